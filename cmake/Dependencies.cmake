@@ -1,0 +1,17 @@
+# Every third-party library, found once. Minimum versions are those of Debian
+# 12; newer ones are fine.
+find_package(Threads REQUIRED)
+find_package(OpenMP 4.5 REQUIRED COMPONENTS CXX)
+find_package(absl REQUIRED)
+find_package(Protobuf 3.21 REQUIRED)
+find_package(gRPC 1.51 REQUIRED)
+find_package(RocksDB 7.8 REQUIRED)
+find_package(dnnl 2.6 REQUIRED)
+find_package(OpenSSL 3.0 REQUIRED COMPONENTS Crypto)
+find_package(nlohmann_json 3.11 REQUIRED)
+find_package(PkgConfig REQUIRED)
+pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8>=10.40)
+pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash>=0.8)
+if(OVERTURE_TESTS)
+  find_package(GTest 1.12 REQUIRED)
+endif()
