@@ -1,0 +1,61 @@
+// Vertical-slash selection: the columns and the distances (diagonals) that the
+// last rows of a segment attend to most, for every row of it.
+//
+// Two steps, both plain data on the host: Select* ranks columns and distances
+// from probe sums, Build* turns them into a tile plan.
+// Source: MInference, arXiv 2407.02490, section 3.2 and its released code; we
+// differ in breaking ties towards the smaller index (their top-k may lose
+// distance 0 then).
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "kernels/selectors/static_plans.h"
+#include "kernels/tile_plan.h"
+
+namespace overture::kernels {
+
+struct VerticalSlashSize {
+  int32_t vertical = 1000;  // columns to keep, the 30 sinks included
+  int32_t slash = 6096;     // distances to keep, the 100 local ones included
+  friend bool operator==(const VerticalSlashSize&,
+                         const VerticalSlashSize&) = default;
+};
+
+// Number of probe rows: min(64, segment length).
+inline constexpr int32_t kProbeRows = 64;
+
+// Raised to at least 30 and 50, lowered to at most kv_len, as the released
+// code does.
+VerticalSlashSize Clamp(const VerticalSlashSize& size, int64_t kv_len);
+
+struct VerticalSlashIndex {
+  std::vector<int32_t> verticals;  // ascending columns
+  std::vector<int32_t> slashes;    // ascending distances; 0 is always there
+};
+
+// `column_sums` and `diagonal_sums` are one head's, [kv_len], from
+// ProbeAttention. Columns 0..29 and distances 0..99 are forced; ties go to the
+// smaller index.
+VerticalSlashIndex SelectVerticalSlash(absl::Span<const float> column_sums,
+                                       absl::Span<const float> diagonal_sums,
+                                       const VerticalSlashSize& size);
+
+enum class RangeForm {
+  // Range starts as they fall: the released code's tiles, tile for tile (64 x
+  // 64 only). For conformance.
+  kExact,
+  // Range starts rounded down to tile_keys: a superset that paged caches and
+  // bulk copies want.
+  kAligned,
+};
+
+// One list per entry of `indices` (a query head each, or a KV head each).
+absl::StatusOr<TilePlan> BuildVerticalSlashPlan(
+    const PlanShape& shape, absl::Span<const VerticalSlashIndex> indices,
+    RangeForm form);
+
+}  // namespace overture::kernels
