@@ -5,13 +5,13 @@
 
 #include <cstdint>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/tile_plan.h"
 
 namespace overture::kernels {
 
-// The query rows, keys and tile shape of a plan to be built. REQUIRES 0 <=
-// q_begin, 1 <= q_len, q_begin + q_len <= kv_len < 2^31 - tile_keys.
+// The query rows, keys and tile shape of a plan to be built.
 struct PlanShape {
   int64_t q_begin = 0;
   int64_t q_len = 0;
@@ -20,6 +20,12 @@ struct PlanShape {
   int32_t tile_keys = 64;
 };
 
+// INVALID_ARGUMENT unless 0 <= q_begin, 1 <= q_len, q_begin + q_len <= kv_len <
+// 2^31 - max(tile_rows, tile_keys) and tiles have at least one row and key.
+// Every builder calls it.
+absl::Status Validate(const PlanShape& shape);
+
+// All tiles at or before the diagonal.
 absl::StatusOr<TilePlan> DensePlan(const PlanShape& shape);
 
 // Keeps key k for row q when q - k < num_local or k < num_initial; ragged edges
