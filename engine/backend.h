@@ -1,0 +1,94 @@
+// The seam between the layer loop's owner (Engine) and what computes it: one
+// implementation per kind of device. A back end owns the model's weights in its
+// own form and runs whole prefills, layer-major: for each layer over all new
+// tokens norm, QKV, RoPE, prefix KV, selector per segment, attention, output
+// projection, MLP in token chunks.
+//
+// Thread rule: one Prefill at a time per back end (the scheduler's job); all
+// callbacks come from the calling thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <stop_token>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "base/kv_layout.h"
+#include "compress/view.h"
+#include "engine/model_files.h"
+#include "engine/selector_spec.h"
+
+namespace overture::engine {
+
+// Rows of a view, gathered. Owner.
+struct ViewData {
+  compress::ViewPlan plan;
+  // Per layer: for each KV head its K rows, then its V rows, [rows][head_dim]
+  // of the layout's dtype.
+  std::vector<std::vector<std::byte>> layers;
+  int64_t TotalBytes() const;
+};
+
+// Where a prefill's KV comes from and goes to.
+class PrefillIo {
+ public:
+  virtual ~PrefillIo() = default;
+  // Fills rows [0, num_cached) of `layer`. Called once per layer, before it is
+  // computed. An error ends the prefill with it (DATA_LOSS: the caller starts
+  // again without the prefix).
+  virtual absl::Status ReadPrefix(int32_t layer,
+                                  const MutableLayerKvView& dst) = 0;
+  // `kv` holds rows [0, tokens.size()) of a finished layer, valid during the
+  // call.
+  virtual void LayerDone(int32_t layer, const LayerKvView& kv) = 0;
+};
+
+struct PrefillJob {
+  absl::Span<const int32_t> tokens;  // the whole prompt, validated
+  int64_t num_cached = 0;            // < tokens.size()
+  SelectorSpec selector;
+  std::optional<compress::SnapKvOptions> view;  // window <= new tokens, or the
+                                                // whole prompt is new
+  PrefillIo* io = nullptr;                      // not null
+  std::stop_token stop;                         // honoured within one layer
+};
+
+struct PrefillOutput {
+  std::vector<float> logits;  // [vocab] after the last token
+  std::optional<ViewData> view;
+  double density = 1.0;  // mean over layers and heads, new rows
+  double selector_seconds = 0;
+  double attention_seconds = 0;
+  double linear_seconds = 0;
+  double prefix_seconds = 0;  // in ReadPrefix
+};
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  virtual const ModelConfig& config() const = 0;
+  virtual const KvLayout& kv_layout() const = 0;
+  // "weights=bf16 compute=bf16 kv=bf16": part of a cache root.
+  virtual std::string numerics() const = 0;
+  virtual std::string device_name() const = 0;  // "cpu"
+  // Bytes of memory a prefill of this length needs beyond the weights; used
+  // for admission.
+  virtual int64_t WorkspaceBytes(int64_t num_tokens) const = 0;
+  // CANCELLED when stopped; otherwise errors of io, or INTERNAL.
+  virtual absl::StatusOr<PrefillOutput> Prefill(const PrefillJob& job) = 0;
+};
+
+enum class ComputeDType : uint8_t { kAuto, kBF16, kF32 };
+
+// kAuto: bf16 where the CPU multiplies it in hardware, else f32. KV is kept in
+// the compute dtype, so what is stored is exactly what attention read.
+absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(
+    const ModelFiles& files, ComputeDType dtype);
+
+}  // namespace overture::engine
