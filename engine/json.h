@@ -10,6 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "engine/or_default.h"
 #include "nlohmann/json_fwd.hpp"
 
 namespace overture::engine {
@@ -37,12 +38,5 @@ absl::StatusOr<bool> GetJsonBool(const nlohmann::json& object,
                                  absl::string_view key);
 absl::StatusOr<std::string> GetJsonString(const nlohmann::json& object,
                                           absl::string_view key);
-
-// The value, or `fallback` if the key is absent or null; other errors stay.
-template <typename T>
-absl::StatusOr<T> OrDefault(absl::StatusOr<T> value, T fallback) {
-  if (absl::IsNotFound(value.status())) return fallback;
-  return value;
-}
 
 }  // namespace overture::engine
