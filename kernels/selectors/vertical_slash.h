@@ -38,22 +38,28 @@ struct VerticalSlashIndex {
 };
 
 // `column_sums` and `diagonal_sums` are one head's, [kv_len], from
-// ProbeAttention. Columns 0..29 and distances 0..99 are forced; ties go to the
-// smaller index.
+// ProbeAttention. Clamps `size` itself. Columns 0..29 and distances 0..99 come
+// before all others, as far as the size goes; ties go to the smaller index; NaN
+// ranks last. REQUIRES equal, non-zero lengths below 2^31.
 VerticalSlashIndex SelectVerticalSlash(absl::Span<const float> column_sums,
                                        absl::Span<const float> diagonal_sums,
                                        const VerticalSlashSize& size);
 
 enum class RangeForm {
   // Range starts as they fall: the released code's tiles, tile for tile (64 x
-  // 64 only). For conformance.
+  // 64 only). For conformance. The last range may run past the query tile and
+  // past kv_len.
   kExact,
-  // Range starts rounded down to tile_keys: a superset that paged caches and
-  // bulk copies want.
+  // The same walk with range starts rounded down and ends rounded up to
+  // tile_keys, merged, cut at the last row: a superset, for any tile shape,
+  // that paged caches and bulk copies want.
   kAligned,
 };
 
 // One list per entry of `indices` (a query head each, or a KV head each).
+// INVALID_ARGUMENT names the list and entry that does not ascend within
+// [0, kv_len), a list without distance 0, or a tile shape that the form lacks.
+// O(columns + slashes) per query tile; lists spread over OpenMP threads.
 absl::StatusOr<TilePlan> BuildVerticalSlashPlan(
     const PlanShape& shape, absl::Span<const VerticalSlashIndex> indices,
     RangeForm form);
