@@ -1,0 +1,502 @@
+#include "kernels/selectors/vertical_slash.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/kernels/plan_cover.h"
+#include "tests/support/status_matchers.h"
+
+namespace overture::kernels {
+namespace {
+
+using ::overture::testing::IsOk;
+using ::overture::testing::StatusIs;
+using ::testing::ElementsAre;
+using ::testing::ElementsAreArray;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using testing::PlanCover;
+
+std::vector<int32_t> Iota(int32_t count) {
+  std::vector<int32_t> v(count);
+  std::iota(v.begin(), v.end(), 0);
+  return v;
+}
+
+std::vector<int32_t> Concat(std::vector<int32_t> a,
+                            const std::vector<int32_t>& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+// Starts of the key tiles of one query tile.
+std::vector<int64_t> TileStarts(const TilePlan& plan, int64_t cell) {
+  std::vector<int64_t> starts;
+  for (int64_t i = plan.range_offsets[cell]; i < plan.range_offsets[cell + 1];
+       ++i) {
+    for (int64_t t = 0; t < plan.ranges[i].num_tiles; ++t) {
+      starts.push_back(plan.ranges[i].begin + t * plan.tile_keys);
+    }
+  }
+  return starts;
+}
+
+std::vector<int32_t> Columns(const TilePlan& plan, int64_t cell) {
+  std::vector<int32_t> columns;
+  const int64_t list = cell / plan.num_q_tiles();
+  for (int64_t i = plan.interval_offsets[cell];
+       i < plan.interval_offsets[cell + 1]; ++i) {
+    for (int32_t c = 0; c < plan.intervals[i].count; ++c) {
+      columns.push_back(plan.columns[plan.column_offsets[list] +
+                                     plan.intervals[i].begin + c]);
+    }
+  }
+  return columns;
+}
+
+TEST(ClampTest, RaisesToTheForcedSizesAndLowersToTheLength) {
+  EXPECT_EQ(Clamp({1000, 6096}, 1 << 20), (VerticalSlashSize{1000, 6096}));
+  EXPECT_EQ(Clamp({1000, 6096}, 500), (VerticalSlashSize{500, 500}));
+  EXPECT_EQ(Clamp({0, 0}, 1000), (VerticalSlashSize{30, 50}));
+  EXPECT_EQ(Clamp({-5, -5}, 1000), (VerticalSlashSize{30, 50}));
+  EXPECT_EQ(Clamp({1, 1}, 40), (VerticalSlashSize{30, 40}));
+  EXPECT_EQ(Clamp({1, 1}, 1), (VerticalSlashSize{1, 1}));
+}
+
+class SelectTest : public ::testing::Test {
+ protected:
+  std::vector<float> columns_ = std::vector<float>(500, 0.0f);
+  std::vector<float> diagonals_ = std::vector<float>(500, 0.0f);
+};
+
+TEST_F(SelectTest, SinksAndLocalBandComeFirst) {
+  columns_[400] = 9;
+  diagonals_[300] = 9;
+  const VerticalSlashIndex index =
+      SelectVerticalSlash(columns_, diagonals_, {31, 101});
+  EXPECT_THAT(index.verticals, ElementsAreArray(Concat(Iota(30), {400})));
+  EXPECT_THAT(index.slashes, ElementsAreArray(Concat(Iota(100), {300})));
+}
+
+TEST_F(SelectTest, LargestScoresWinAndComeOutAscending) {
+  columns_[77] = 1;
+  columns_[499] = 3;
+  columns_[30] = 2;
+  columns_[200] = 0.5;
+  const VerticalSlashIndex index =
+      SelectVerticalSlash(columns_, diagonals_, {33, 100});
+  EXPECT_THAT(index.verticals,
+              ElementsAreArray(Concat(Iota(30), {30, 77, 499})));
+  EXPECT_THAT(index.slashes, ElementsAreArray(Iota(100)));
+}
+
+TEST_F(SelectTest, TiesGoToTheSmallerIndex) {
+  columns_[60] = columns_[50] = columns_[70] = 1;
+  columns_[40] = -0.0f;  // ties with +0: 31 and 32 come before it
+  const VerticalSlashIndex index =
+      SelectVerticalSlash(columns_, diagonals_, {34, 103});
+  EXPECT_THAT(index.verticals,
+              ElementsAreArray(Concat(Iota(31), {50, 60, 70})));
+  EXPECT_THAT(index.slashes, ElementsAreArray(Iota(103)));
+}
+
+TEST_F(SelectTest, DistanceZeroSurvivesABudgetBelowTheForcedBand) {
+  std::fill(diagonals_.begin() + 200, diagonals_.end(), 5.0f);
+  const VerticalSlashIndex index =
+      SelectVerticalSlash(columns_, diagonals_, {0, 60});
+  EXPECT_THAT(index.slashes, ElementsAreArray(Iota(60)));
+  EXPECT_THAT(index.verticals, ElementsAreArray(Iota(30)));
+}
+
+TEST_F(SelectTest, BudgetsBeyondTheLengthKeepEverything) {
+  const VerticalSlashIndex index =
+      SelectVerticalSlash(columns_, diagonals_, {1000, 6096});
+  EXPECT_THAT(index.verticals, ElementsAreArray(Iota(500)));
+  EXPECT_THAT(index.slashes, ElementsAreArray(Iota(500)));
+}
+
+TEST_F(SelectTest, OneTokenKeepsItself) {
+  const std::vector<float> one = {1};
+  const VerticalSlashIndex index = SelectVerticalSlash(one, one, {1000, 6096});
+  EXPECT_THAT(index.verticals, ElementsAre(0));
+  EXPECT_THAT(index.slashes, ElementsAre(0));
+}
+
+TEST_F(SelectTest, NanRanksBelowEveryNumber) {
+  std::fill(columns_.begin(), columns_.end(),
+            std::numeric_limits<float>::quiet_NaN());
+  columns_[450] = -std::numeric_limits<float>::infinity();
+  columns_[460] = -1;
+  const VerticalSlashIndex index =
+      SelectVerticalSlash(columns_, diagonals_, {33, 100});
+  EXPECT_THAT(index.verticals, ElementsAreArray(Concat(Iota(31), {450, 460})));
+}
+
+TEST_F(SelectTest, EqualsASortOnRandomScores) {
+  const uint32_t seed = std::random_device{}();
+  RecordProperty("seed", std::to_string(seed));
+  SCOPED_TRACE(absl::StrCat("seed ", seed));
+  std::mt19937 rng(seed);
+  for (int round = 0; round < 200; ++round) {
+    const int32_t n = 1 + rng() % 400;
+    std::vector<float> scores(n);
+    // Few distinct values, so that ties straddle the cut.
+    for (float& score : scores) score = static_cast<float>(rng() % 12);
+    const VerticalSlashSize size = {static_cast<int32_t>(rng() % 300),
+                                    static_cast<int32_t>(rng() % 300)};
+    const auto by_sort = [&](int32_t count, int32_t forced) {
+      std::vector<int32_t> order = Iota(n);
+      std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
+        if ((a < forced) != (b < forced)) return a < forced;
+        return a >= forced && scores[a] > scores[b];
+      });
+      order.resize(count);
+      std::sort(order.begin(), order.end());
+      return order;
+    };
+    const VerticalSlashSize clamped = Clamp(size, n);
+    const VerticalSlashIndex index = SelectVerticalSlash(scores, scores, size);
+    ASSERT_EQ(index.verticals, by_sort(clamped.vertical, 30));
+    ASSERT_EQ(index.slashes, by_sort(clamped.slash, 100));
+  }
+}
+
+// N = 1024: what the released index kernel yields, worked out from its rule
+// (docs/sparse_plans.md).
+class GoldenTest : public ::testing::Test {
+ protected:
+  const VerticalSlashIndex index_ = {
+      .verticals = Concat(Iota(30), {130, 131, 400, 700, 701, 1000}),
+      .slashes = Concat(Iota(100), {256, 300, 511})};
+};
+
+TEST_F(GoldenTest, ExactFormIsTheReleasedCodesTileForTile) {
+  OVERTURE_ASSERT_OK_AND_ASSIGN(
+      const TilePlan plan,
+      BuildVerticalSlashPlan({.q_len = 1024, .kv_len = 1024}, {index_},
+                             RangeForm::kExact));
+  ASSERT_THAT(Validate(plan), IsOk());
+  EXPECT_THAT(TileStarts(plan, 0), ElementsAre(0));
+  EXPECT_THAT(Columns(plan, 0), IsEmpty());
+  EXPECT_THAT(TileStarts(plan, 2), ElementsAre(29, 93, 157));
+  EXPECT_THAT(Columns(plan, 2), ElementsAreArray(Iota(29)));
+  EXPECT_THAT(TileStarts(plan, 3), ElementsAre(93, 157, 221));
+  EXPECT_THAT(Columns(plan, 3), ElementsAreArray(Iota(30)));
+  EXPECT_THAT(TileStarts(plan, 8), ElementsAre(1, 212, 276, 413, 477, 541));
+  EXPECT_THAT(Columns(plan, 8), ElementsAre(0, 130, 131, 400));
+  EXPECT_THAT(TileStarts(plan, 9), ElementsAre(65, 276, 340, 477, 541, 605));
+  EXPECT_THAT(Columns(plan, 9), ElementsAreArray(Concat(Iota(30), {130, 131})));
+  EXPECT_THAT(TileStarts(plan, 15), ElementsAre(449, 660, 724, 861, 925, 989));
+  EXPECT_THAT(Columns(plan, 15),
+              ElementsAreArray(Concat(Iota(30), {130, 131, 400})));
+}
+
+TEST_F(GoldenTest, APrefixShiftsTheRowsAndChangesNoTile) {
+  OVERTURE_ASSERT_OK_AND_ASSIGN(
+      const TilePlan whole,
+      BuildVerticalSlashPlan({.q_len = 1024, .kv_len = 1024}, {index_},
+                             RangeForm::kExact));
+  // Resumes in the middle of query tile 8.
+  OVERTURE_ASSERT_OK_AND_ASSIGN(
+      const TilePlan resumed,
+      BuildVerticalSlashPlan({.q_begin = 541, .q_len = 483, .kv_len = 1024},
+                             {index_}, RangeForm::kExact));
+  ASSERT_THAT(Validate(resumed), IsOk());
+  ASSERT_EQ(resumed.num_q_tiles(), 8);
+  for (int64_t tile = 0; tile < 8; ++tile) {
+    EXPECT_EQ(TileStarts(resumed, tile), TileStarts(whole, tile + 8));
+    EXPECT_EQ(Columns(resumed, tile), Columns(whole, tile + 8));
+  }
+  EXPECT_THAT(TileStarts(resumed, 0), ElementsAre(1, 212, 276, 413, 477, 541));
+}
+
+TEST_F(GoldenTest, AlignedFormRoundsTheSameRangesOutwards) {
+  OVERTURE_ASSERT_OK_AND_ASSIGN(
+      const TilePlan plan,
+      BuildVerticalSlashPlan({.q_len = 1024, .kv_len = 1024}, {index_},
+                             RangeForm::kAligned));
+  ASSERT_THAT(Validate(plan), IsOk());
+  EXPECT_THAT(TileStarts(plan, 2), ElementsAre(0, 64, 128));
+  EXPECT_THAT(Columns(plan, 2), IsEmpty());
+  // [1, 65) [212, 340) [413, 605), cut at e = 576.
+  EXPECT_THAT(TileStarts(plan, 8),
+              ElementsAre(0, 64, 192, 256, 320, 384, 448, 512));
+  EXPECT_THAT(Columns(plan, 8), ElementsAre(130, 131));
+  // [449, 513) [660, 788) [861, 1053).
+  EXPECT_THAT(TileStarts(plan, 15),
+              ElementsAre(448, 512, 640, 704, 768, 832, 896, 960));
+  EXPECT_THAT(Columns(plan, 15),
+              ElementsAreArray(Concat(Iota(30), {130, 131, 400})));
+}
+
+// Whether the selector keeps the pair: the definition, element by element.
+bool Keeps(const VerticalSlashIndex& index, int64_t q, int64_t k) {
+  return std::binary_search(index.verticals.begin(), index.verticals.end(),
+                            k) ||
+         std::binary_search(index.slashes.begin(), index.slashes.end(), q - k);
+}
+
+// `indices` hold one list each; checks I1 on all, I2 to I6 by Validate.
+void ExpectCoversItsDefinition(const TilePlan& plan,
+                               const std::vector<VerticalSlashIndex>& indices) {
+  ASSERT_THAT(Validate(plan), IsOk());
+  for (size_t list = 0; list < indices.size(); ++list) {
+    const PlanCover cover(plan, list);
+    for (int64_t q = plan.q_begin; q < plan.q_begin + plan.q_len; ++q) {
+      for (int64_t k = 0; k <= q; ++k) {
+        ASSERT_LE(cover.Count(q, k), 1)
+            << "list " << list << " q " << q << " k " << k;
+        if (Keeps(indices[list], q, k)) {
+          ASSERT_EQ(cover.Count(q, k), 1)
+              << "list " << list << " q " << q << " k " << k;
+        }
+      }
+    }
+  }
+}
+
+// A random subset of [0, n) of up to `count`, in runs and alone.
+std::vector<int32_t> RandomSet(std::mt19937& rng, int64_t n, int32_t count) {
+  std::vector<int32_t> set;
+  while (count > 0) {
+    int32_t at = rng() % n;
+    const int32_t run = rng() % 3 == 0 ? rng() % 40 : 1;
+    for (int32_t i = 0; i < run && at + i < n; ++i) set.push_back(at + i);
+    count -= std::max(run, 1);
+  }
+  std::sort(set.begin(), set.end());
+  set.erase(std::unique(set.begin(), set.end()), set.end());
+  return set;
+}
+
+struct RandomCase {
+  PlanShape shape;
+  std::vector<VerticalSlashIndex> indices;
+};
+
+RandomCase MakeCase(std::mt19937& rng) {
+  RandomCase c;
+  constexpr int32_t kTiles[] = {16, 48, 64, 128};
+  c.shape.kv_len = 1 + rng() % 600;
+  c.shape.q_begin = rng() % 2 == 0 ? 0 : rng() % c.shape.kv_len;
+  c.shape.q_len = 1 + rng() % (c.shape.kv_len - c.shape.q_begin);
+  c.shape.tile_rows = kTiles[rng() % 4];
+  c.shape.tile_keys = kTiles[rng() % 4];
+  c.indices.resize(1 + rng() % 3);
+  for (VerticalSlashIndex& index : c.indices) {
+    index.verticals = RandomSet(rng, c.shape.kv_len, rng() % 120);
+    index.slashes = RandomSet(rng, c.shape.kv_len, rng() % 60);
+    if (index.slashes.empty() || index.slashes[0] != 0) {
+      index.slashes.insert(index.slashes.begin(), 0);
+    }
+  }
+  return c;
+}
+
+TEST(RandomPlanTest, AlignedFormCoversItsDefinitionOnceForAnyTile) {
+  const uint32_t seed = std::random_device{}();
+  SCOPED_TRACE(absl::StrCat("seed ", seed));
+  std::mt19937 rng(seed);
+  for (int round = 0; round < 120; ++round) {
+    SCOPED_TRACE(absl::StrCat("round ", round));
+    const RandomCase c = MakeCase(rng);
+    OVERTURE_ASSERT_OK_AND_ASSIGN(
+        const TilePlan plan,
+        BuildVerticalSlashPlan(c.shape, c.indices, RangeForm::kAligned));
+    ASSERT_NO_FATAL_FAILURE(ExpectCoversItsDefinition(plan, c.indices));
+    for (const KeyRange& range : plan.ranges) {
+      ASSERT_EQ(range.begin % c.shape.tile_keys, 0);
+      ASSERT_LT(range.begin + int64_t{range.num_tiles - 1} * plan.tile_keys,
+                c.shape.q_begin + c.shape.q_len);
+    }
+  }
+}
+
+TEST(RandomPlanTest, ExactFormCoversItsDefinitionAndAlignedCoversExact) {
+  const uint32_t seed = std::random_device{}();
+  SCOPED_TRACE(absl::StrCat("seed ", seed));
+  std::mt19937 rng(seed);
+  for (int round = 0; round < 120; ++round) {
+    SCOPED_TRACE(absl::StrCat("round ", round));
+    RandomCase c = MakeCase(rng);
+    c.shape.tile_rows = c.shape.tile_keys = 64;
+    OVERTURE_ASSERT_OK_AND_ASSIGN(
+        const TilePlan exact,
+        BuildVerticalSlashPlan(c.shape, c.indices, RangeForm::kExact));
+    ASSERT_NO_FATAL_FAILURE(ExpectCoversItsDefinition(exact, c.indices));
+    OVERTURE_ASSERT_OK_AND_ASSIGN(
+        const TilePlan aligned,
+        BuildVerticalSlashPlan(c.shape, c.indices, RangeForm::kAligned));
+    for (size_t list = 0; list < c.indices.size(); ++list) {
+      const PlanCover small(exact, list), large(aligned, list);
+      for (int64_t q = c.shape.q_begin; q < c.shape.q_begin + c.shape.q_len;
+           ++q) {
+        for (int64_t k = 0; k <= q; ++k) {
+          ASSERT_GE(large.Count(q, k), small.Count(q, k))
+              << "list " << list << " q " << q << " k " << k;
+        }
+      }
+    }
+  }
+}
+
+class CornerTest : public ::testing::TestWithParam<RangeForm> {
+ protected:
+  // One list over all rows of `n` tokens, checked.
+  TilePlan Build(int64_t n, const VerticalSlashIndex& index) {
+    auto plan =
+        BuildVerticalSlashPlan({.q_len = n, .kv_len = n}, {index}, GetParam());
+    EXPECT_THAT(plan, IsOk());
+    ExpectCoversItsDefinition(*plan, {index});
+    return *std::move(plan);
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Forms, CornerTest,
+                         ::testing::Values(RangeForm::kExact,
+                                           RangeForm::kAligned),
+                         [](const auto& info) {
+                           return info.param == RangeForm::kExact ? "Exact"
+                                                                  : "Aligned";
+                         });
+
+TEST_P(CornerTest, TailsOfEveryLength) {
+  for (const int64_t n : {1, 2, 63, 64, 65, 127, 129, 1000}) {
+    SCOPED_TRACE(n);
+    const int32_t some = std::min<int32_t>(n, 30);
+    Build(n, {.verticals = Iota(some), .slashes = Iota(some)});
+  }
+}
+
+TEST_P(CornerTest, NoColumnsLeaveOnlyRanges) {
+  const TilePlan plan = Build(200, {.verticals = {}, .slashes = {0, 90}});
+  EXPECT_THAT(plan.intervals, IsEmpty());
+  EXPECT_THAT(plan.columns, IsEmpty());
+}
+
+TEST_P(CornerTest, OnlyDistanceZeroIsTheDiagonal) {
+  const TilePlan plan = Build(256, {.verticals = {}, .slashes = {0}});
+  EXPECT_THAT(plan.ranges, ElementsAre(KeyRange{0, 1}, KeyRange{64, 1},
+                                       KeyRange{128, 1}, KeyRange{192, 1}));
+}
+
+TEST_P(CornerTest, SlashesBeyondTheRowsAreSkipped) {
+  // Rows 0..63 see no distance from 64 on.
+  const TilePlan plan = Build(300, {.verticals = {}, .slashes = {0, 250, 299}});
+  EXPECT_THAT(TileStarts(plan, 0), ElementsAre(0));
+  EXPECT_THAT(TileStarts(plan, 1), ElementsAre(64));
+}
+
+TEST_P(CornerTest, SizesBeyondTheLengthAreDense) {
+  for (const int64_t n : {1, 65, 301}) {
+    SCOPED_TRACE(n);
+    const std::vector<float> sums(n, 1.0f);
+    const TilePlan plan =
+        Build(n, SelectVerticalSlash(sums, sums, {1000, 6096}));
+    EXPECT_EQ(Cost(plan).density, 1.0);
+  }
+}
+
+TEST_P(CornerTest, ColumnsOnlyOfTheFutureAreDropped) {
+  const TilePlan plan = Build(130, {.verticals = {128, 129}, .slashes = {0}});
+  EXPECT_THAT(plan.intervals, IsEmpty());
+}
+
+TEST(BuildTest, ListsKeepTheirOwnColumns) {
+  const std::vector<VerticalSlashIndex> indices = {
+      {.verticals = {3, 70}, .slashes = {0}},
+      {.verticals = {}, .slashes = {0}},
+      {.verticals = {1, 2, 5}, .slashes = {0, 64}}};
+  OVERTURE_ASSERT_OK_AND_ASSIGN(
+      const TilePlan plan, BuildVerticalSlashPlan({.q_len = 192, .kv_len = 192},
+                                                  indices, RangeForm::kExact));
+  ExpectCoversItsDefinition(plan, indices);
+  EXPECT_THAT(Columns(plan, 2), ElementsAre(3, 70));
+  EXPECT_THAT(Columns(plan, 5), IsEmpty());
+  EXPECT_THAT(Columns(plan, 8), ElementsAre(1, 2, 5));
+}
+
+TEST(BuildTest, RefusesIndicesThatDoNotAscendWithinTheKeys) {
+  const PlanShape shape = {.q_len = 100, .kv_len = 100};
+  const VerticalSlashIndex good = {.verticals = {0}, .slashes = {0}};
+  const auto expect = [&](const VerticalSlashIndex& bad, const char* message) {
+    EXPECT_THAT(
+        BuildVerticalSlashPlan(shape, {good, bad}, RangeForm::kExact),
+        StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(message)));
+  };
+  expect({.verticals = {5, 4}, .slashes = {0}}, "indices[1].verticals[1] is 4");
+  expect({.verticals = {4, 4}, .slashes = {0}}, "indices[1].verticals[1] is 4");
+  expect({.verticals = {-1}, .slashes = {0}}, "indices[1].verticals[0] is -1");
+  expect({.verticals = {100}, .slashes = {0}}, "verticals[0] is 100");
+  expect({.verticals = {}, .slashes = {0, 100}}, "slashes[1] is 100");
+  expect({.verticals = {}, .slashes = {1, 0}}, "slashes[1] is 0");
+  expect({.verticals = {}, .slashes = {}}, "lacks distance 0");
+  expect({.verticals = {}, .slashes = {1}}, "lacks distance 0");
+}
+
+TEST(BuildTest, RefusesNoListsABadShapeAndOtherTilesInTheExactForm) {
+  const VerticalSlashIndex index = {.verticals = {}, .slashes = {0}};
+  EXPECT_THAT(BuildVerticalSlashPlan({.q_len = 1, .kv_len = 1}, {},
+                                     RangeForm::kAligned),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("indices is empty")));
+  EXPECT_THAT(
+      BuildVerticalSlashPlan({.q_len = 2, .kv_len = 1}, {index},
+                             RangeForm::kAligned),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("kv_len")));
+  EXPECT_THAT(
+      BuildVerticalSlashPlan({.q_len = 1, .kv_len = 1, .tile_rows = 128},
+                             {index}, RangeForm::kExact),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("128x64")));
+}
+
+// VS(1000, 6096) on 2^18 tokens: 970 columns and 5,996 distances beyond the
+// forced ones, the distances in 400 clusters as trained heads show them.
+//
+// Bound: a query tile ending at e has at most min(clusters + 1, e / 65 + 1)
+// ranges, since ranges of at least 64 keys lie at least one key apart, and at
+// most one interval per range; each takes 8 bytes, each tile 16 more for its
+// two offsets, each list 4 bytes per column.
+TEST(PlanBytesTest, AQuarterMillionTokensStayWithinTheirBound) {
+  constexpr int64_t kTokens = int64_t{1} << 18;
+  constexpr int64_t kClusters = 400;
+  std::mt19937 rng(7);
+  VerticalSlashIndex index = {.verticals = Iota(30), .slashes = Iota(100)};
+  while (index.verticals.size() < 1000) {
+    index.verticals.push_back(30 + rng() % (kTokens - 30));
+  }
+  for (int64_t i = 0; i < kClusters; ++i) {
+    const int32_t at = 100 + rng() % (kTokens - 200);
+    for (int32_t j = 0; j < 15; ++j) index.slashes.push_back(at + j);
+  }
+  for (std::vector<int32_t>* v : {&index.verticals, &index.slashes}) {
+    std::sort(v->begin(), v->end());
+    v->erase(std::unique(v->begin(), v->end()), v->end());
+  }
+  for (const RangeForm form : {RangeForm::kExact, RangeForm::kAligned}) {
+    OVERTURE_ASSERT_OK_AND_ASSIGN(
+        const TilePlan plan,
+        BuildVerticalSlashPlan({.q_len = kTokens, .kv_len = kTokens}, {index},
+                               form));
+    ASSERT_THAT(Validate(plan), IsOk());
+    int64_t bound = 2 * 8 + 2 * 8 + 4 * 1000;
+    for (int64_t e = 64; e <= kTokens; e += 64) {
+      bound += 16 * std::min(kClusters + 1, e / 65 + 1) + 16;
+    }
+    EXPECT_LE(plan.SizeBytes(), bound);
+    // Columns repeated per tile would take more than the whole plan does.
+    EXPECT_LT(plan.SizeBytes(),
+              4 * Cost(plan).columns + 4 * Cost(plan).key_tiles);
+    RecordProperty("bytes", std::to_string(plan.SizeBytes()));
+  }
+}
+
+}  // namespace
+}  // namespace overture::kernels
