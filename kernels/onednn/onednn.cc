@@ -1,0 +1,63 @@
+#include "kernels/onednn/onednn.h"
+
+#include <omp.h>
+
+#include <cstdlib>
+#include <memory>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+
+namespace overture::kernels::onednn {
+
+const dnnl::engine& Engine() {
+  // Never destroyed: other statics may still hold primitives at exit.
+  static const auto* engine =
+      new dnnl::engine(dnnl::engine::kind::cpu, /*index=*/0);
+  return *engine;
+}
+
+dnnl::stream& ThreadStream() {
+  thread_local dnnl::stream stream(Engine());
+  return stream;
+}
+
+void* ThreadScratch(size_t bytes) {
+  struct Free {
+    void operator()(void* p) const { std::free(p); }
+  };
+  thread_local std::unique_ptr<void, Free> block;
+  thread_local size_t size = 0;
+  if (bytes > size) {
+    block.reset();
+    size = (bytes + 4095) / 4096 * 4096;
+    block.reset(std::aligned_alloc(64, size));
+    OVERTURE_CHECK(block != nullptr);
+  }
+  return block.get();
+}
+
+int MaxThreads() { return omp_in_parallel() ? 1 : omp_get_max_threads(); }
+
+dnnl::memory::data_type ToDnnl(DType dtype) {
+  switch (dtype) {
+    case DType::kF32:
+      return dnnl::memory::data_type::f32;
+    case DType::kF16:
+      return dnnl::memory::data_type::f16;
+    case DType::kBF16:
+      return dnnl::memory::data_type::bf16;
+  }
+  return dnnl::memory::data_type::undef;
+}
+
+absl::Status ToStatus(const dnnl::error& error, absl::string_view what) {
+  std::string message = absl::StrCat(what, ": oneDNN: ", error.what(),
+                                     " (status ", error.status, ")");
+  if (error.status == dnnl_out_of_memory) {
+    return absl::ResourceExhaustedError(message);
+  }
+  return absl::InternalError(message);
+}
+
+}  // namespace overture::kernels::onednn

@@ -1,0 +1,48 @@
+// What the CPU families that call oneDNN share: one engine for the process, a
+// stream and a scratch block per thread, and its exceptions as Status.
+// Everything here is thread-safe.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "base/dtype.h"
+#include "oneapi/dnnl/dnnl.hpp"
+
+namespace overture::kernels::onednn {
+
+// Lives until the process ends.
+const dnnl::engine& Engine();
+
+// The calling thread's stream.
+dnnl::stream& ThreadStream();
+
+// The calling thread's block of at least `bytes`, 64-byte aligned, contents
+// undefined, valid until the thread's next call. Grows and stays.
+void* ThreadScratch(size_t bytes);
+
+// The number of threads that oneDNN would use if called here: 1 inside a
+// parallel region. A primitive holds the split it was created for, so caches
+// must have this in their key.
+int MaxThreads();
+
+dnnl::memory::data_type ToDnnl(DType dtype);
+
+// INTERNAL, or RESOURCE_EXHAUSTED if memory ran out.
+absl::Status ToStatus(const dnnl::error& error, absl::string_view what);
+
+// Runs `body`, which returns Status or StatusOr, and turns dnnl::error into
+// Status. No other exception is expected.
+template <typename F>
+auto Guard(absl::string_view what, F&& body) -> decltype(body()) {
+  try {
+    return std::forward<F>(body)();
+  } catch (const dnnl::error& error) {
+    return ToStatus(error, what);
+  }
+}
+
+}  // namespace overture::kernels::onednn
