@@ -86,6 +86,10 @@ int32_t Bpe::Find(absl::string_view bytes) const {
   return it == tokens_.end() ? -1 : it->second.id;
 }
 
+bool Bpe::HasEveryByte() const {
+  return std::find(byte_ids_, byte_ids_ + 256, -1) == byte_ids_ + 256;
+}
+
 void Bpe::Encode(absl::string_view piece, Scratch* scratch,
                  std::vector<int32_t>* ids) const {
   if (piece.size() <= longest_token_) {

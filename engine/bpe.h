@@ -80,6 +80,9 @@ class Bpe {
   // Id of the token with exactly these bytes, or -1.
   int32_t Find(absl::string_view bytes) const;
 
+  // Whether each of the 256 bytes is a token, so that none is unknown.
+  bool HasEveryByte() const;
+
   // {left id, right id} by rank.
   absl::Span<const std::pair<int32_t, int32_t>> merge_ids() const {
     return merge_ids_;

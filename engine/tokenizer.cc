@@ -7,6 +7,7 @@
 #include "engine/gguf.h"
 #include "engine/mapped_file.h"
 #include "engine/tokenizer_gguf.h"
+#include "engine/tokenizer_json.h"
 #include "engine/tokenizer_spec.h"
 
 namespace overture::engine {
@@ -24,7 +25,11 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> LoadGguf(absl::string_view bytes) {
 absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(
     absl::string_view path) {
   std::string file_path(path);
+  std::error_code ignored;  // Open() reports what cannot be read
+  const bool is_folder = std::filesystem::is_directory(file_path, ignored);
+  if (is_folder) file_path += "/tokenizer.json";
   OVERTURE_ASSIGN_OR_RETURN(const MappedFile file, MappedFile::Open(file_path));
+  if (is_folder) return TokenizerFromJson(file.bytes(), file_path);
   auto tokenizer = LoadGguf(file.bytes());
   if (!tokenizer.ok()) return WithContext(tokenizer.status(), file_path);
   return tokenizer;

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "engine/bpe.h"
+#include "engine/nfc.h"
 #include "engine/unicode.h"
 
 namespace overture::engine {
@@ -54,20 +55,23 @@ class TokenizerImpl final : public Tokenizer {
 
   absl::Status Init(const TokenizerSpec& spec);
   absl::Status InitEntries(const TokenizerSpec& spec);
+  absl::Status InitAdded(const TokenizerSpec& spec);
   absl::Status InitModel(const TokenizerSpec& spec);
   absl::Status CheckIds(absl::Span<const int32_t> ids,
                         absl::string_view what) const;
   void InitDigest(const TokenizerSpec& spec);
 
   // The text between added tokens.
-  void EncodeText(absl::string_view text, Bpe::Scratch* scratch,
-                  std::vector<int32_t>* ids) const;
+  void EncodeText(absl::string_view text, bool parse_special,
+                  Bpe::Scratch* scratch, std::vector<int32_t>* ids) const;
   void EncodePiece(absl::string_view piece, Bpe::Scratch* scratch,
                    std::vector<int32_t>* ids) const;
 
   Model model_ = Model::kByteLevelBpe;
-  std::vector<Entry> entries_;  // by id
-  AddedTokens added_;
+  std::vector<Entry> entries_;    // by id
+  AddedTokens added_;             // looked for in the text as it came
+  AddedTokens normalized_added_;  // ... and in what is left, normalised
+  bool nfc_ = false;
   PreTokenizer pre_tokenizer_;
   Bpe bpe_;
   absl::flat_hash_map<std::string, int32_t> words_;  // kWordLevel
@@ -134,6 +138,19 @@ absl::Status TokenizerImpl::InitEntries(const TokenizerSpec& spec) {
   return absl::OkStatus();
 }
 
+absl::Status TokenizerImpl::InitAdded(const TokenizerSpec& spec) {
+  std::vector<AddedToken> raw, normalized;
+  for (AddedToken token : spec.added) {
+    if (nfc_ && token.normalized && !IsSurelyNfc(token.content)) {
+      token.content = ToNfc(token.content);
+    }
+    (token.normalized ? normalized : raw).push_back(std::move(token));
+  }
+  OVERTURE_ASSIGN_OR_RETURN(added_, AddedTokens::Create(raw));
+  OVERTURE_ASSIGN_OR_RETURN(normalized_added_, AddedTokens::Create(normalized));
+  return absl::OkStatus();
+}
+
 absl::Status TokenizerImpl::InitModel(const TokenizerSpec& spec) {
   if (model_ == Model::kWordLevel) {
     for (const TokenizerSpec::Token& token : spec.tokens) {
@@ -183,6 +200,8 @@ absl::Status TokenizerImpl::InitModel(const TokenizerSpec& spec) {
   options.unknown_id = unknown_id_;
   options.fuse_unknown = spec.fuse_unknown;
   OVERTURE_ASSIGN_OR_RETURN(bpe_, Bpe::Create(tokens, merges, options));
+  // No byte is unknown: the setting has no effect and none on the digest.
+  if (bpe_.HasEveryByte()) unknown_id_ = -1;
   return absl::OkStatus();
 }
 
@@ -198,15 +217,13 @@ absl::Status TokenizerImpl::CheckIds(absl::Span<const int32_t> ids,
 }
 
 absl::Status TokenizerImpl::Init(const TokenizerSpec& spec) {
-  if (spec.nfc) {
-    return absl::UnimplementedError("normalisation to NFC is not supported");
-  }
+  nfc_ = spec.nfc;
   model_ = spec.model;
   pre_tokenizer_ = PreTokenizer(spec.steps);
   prefix_ids_ = spec.prefix_ids;
   suffix_ids_ = spec.suffix_ids;
   OVERTURE_RETURN_IF_ERROR(InitEntries(spec));
-  OVERTURE_ASSIGN_OR_RETURN(added_, AddedTokens::Create(spec.added));
+  OVERTURE_RETURN_IF_ERROR(InitAdded(spec));
   OVERTURE_RETURN_IF_ERROR(InitModel(spec));
   OVERTURE_RETURN_IF_ERROR(CheckIds(prefix_ids_, "prefix token"));
   OVERTURE_RETURN_IF_ERROR(CheckIds(suffix_ids_, "suffix token"));
@@ -225,7 +242,7 @@ void TokenizerImpl::InitDigest(const TokenizerSpec& spec) {
   }
   update_u8(spec.nfc);
   update_u8(spec.ignore_merges);
-  update_u8(spec.fuse_unknown);
+  update_u8(unknown_id_ >= 0 && spec.fuse_unknown);
   sha.UpdateU32(static_cast<uint32_t>(unknown_id_));
   for (const auto* ids : {&prefix_ids_, &suffix_ids_}) {
     sha.UpdateU32(static_cast<uint32_t>(ids->size()));
@@ -260,15 +277,29 @@ void TokenizerImpl::EncodePiece(absl::string_view piece, Bpe::Scratch* scratch,
   ids->push_back(it == words_.end() ? unknown_id_ : it->second);
 }
 
-void TokenizerImpl::EncodeText(absl::string_view text, Bpe::Scratch* scratch,
+void TokenizerImpl::EncodeText(absl::string_view text, bool parse_special,
+                               Bpe::Scratch* scratch,
                                std::vector<int32_t>* ids) const {
   const auto encode_piece = [&](absl::string_view piece) {
     EncodePiece(piece, scratch, ids);
   };
+  const auto encode_part = [&](absl::string_view part) {
+    pre_tokenizer_.Split(part, encode_piece);
+  };
+  const auto push_id = [&](int32_t id) { ids->push_back(id); };
   while (!text.empty()) {
-    const size_t valid = ValidUtf8Prefix(text);
-    pre_tokenizer_.Split(text.substr(0, valid), encode_piece);
-    text.remove_prefix(valid);
+    absl::string_view valid = text.substr(0, ValidUtf8Prefix(text));
+    text.remove_prefix(valid.size());
+    std::string normalized;
+    if (nfc_ && !IsSurelyNfc(valid)) {
+      normalized = ToNfc(valid);
+      valid = normalized;
+    }
+    if (parse_special) {
+      normalized_added_.Split(valid, encode_part, push_id);
+    } else {
+      encode_part(valid);
+    }
     if (text.empty()) break;
     // An ill-formed byte is a piece of its own.
     EncodePiece(text.substr(0, 1), scratch, ids);
@@ -285,7 +316,7 @@ std::vector<int32_t> TokenizerImpl::Encode(absl::string_view text,
   }
   Bpe::Scratch scratch;
   const auto encode_text = [&](absl::string_view part) {
-    EncodeText(part, &scratch, &ids);
+    EncodeText(part, options.parse_special, &scratch, &ids);
   };
   if (options.parse_special) {
     added_.Split(text, encode_text, [&](int32_t id) { ids.push_back(id); });
@@ -318,8 +349,10 @@ absl::StatusOr<std::string> TokenizerImpl::Decode(absl::Span<const int32_t> ids,
 }
 
 int32_t TokenizerImpl::TokenId(absl::string_view text) const {
-  const int32_t id = added_.Find(text);
-  if (id >= 0) return id;
+  for (const AddedTokens* added : {&added_, &normalized_added_}) {
+    const int32_t id = added->Find(text);
+    if (id >= 0) return id;
+  }
   if (model_ == Model::kByteLevelBpe) return bpe_.Find(text);
   const auto it = words_.find(text);
   return it == words_.end() ? -1 : it->second;

@@ -5,7 +5,8 @@
 // The digest is SHA-256 over, in this order (integers little endian):
 //   "overture-tokenizer-1", u8 model kind
 //   u32 number of steps, then u8 each (PreTokenizer::Step); u8 nfc
-//   u8 ignore_merges, u8 fuse_unknown, i32 id of the unknown token or -1
+//   u8 ignore_merges, u8 fuse_unknown, i32 id of the unknown token; 0 and -1
+//     if there is none or no byte is unknown
 //   u32 number of ids added before a text, then u32 each; the same for after
 //   u32 number of tokens, then by ascending id: u32 id, u8 flags, u32 length,
 //     bytes that Decode() yields. Flags: 1 added token, 2 special,

@@ -1,5 +1,6 @@
 #include "engine/unicode.h"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <vector>
@@ -57,6 +58,30 @@ class ClassTable {
 };
 
 bool IsContinuation(unsigned char byte) { return (byte & 0xC0) == 0x80; }
+
+// How much of a well-formed sequence stands at text[pos].
+struct OpenSequence {
+  size_t present = 0;  // bytes; 0 where none can start
+  size_t wanted = 0;
+};
+OpenSequence OpenSequenceAt(absl::string_view text, size_t pos) {
+  const auto lead = static_cast<unsigned char>(text[pos]);
+  if (lead < 0x80) return {1, 1};
+  if (lead < 0xC2 || lead > 0xF4) return {};
+  const size_t wanted = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2;
+  // Overlong forms, surrogates and codes above U+10FFFF show in byte two.
+  const unsigned char low = lead == 0xE0 ? 0xA0 : lead == 0xF0 ? 0x90 : 0x80;
+  const unsigned char high = lead == 0xED ? 0x9F : lead == 0xF4 ? 0x8F : 0xBF;
+  size_t present = 1;
+  while (present < wanted && pos + present < text.size()) {
+    const auto byte = static_cast<unsigned char>(text[pos + present]);
+    const bool fits =
+        present == 1 ? byte >= low && byte <= high : IsContinuation(byte);
+    if (!fits) break;
+    ++present;
+  }
+  return {present, wanted};
+}
 
 }  // namespace
 
@@ -143,19 +168,23 @@ size_t CompleteUtf8Prefix(absl::string_view text) {
   // Only the last three bytes can start a sequence that is still open.
   for (size_t back = 1; back <= 3 && back <= text.size(); ++back) {
     const size_t start = text.size() - back;
-    const auto lead = static_cast<unsigned char>(text[start]);
-    if (IsContinuation(lead)) continue;
-    const size_t want = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2;
-    if (lead < 0xC2 || lead > 0xF4 || want <= back) break;
-    // The second byte decides whether the sequence can still be well-formed.
-    if (back >= 2) {
-      std::string tail(text.substr(start));
-      tail.resize(want, '\x80');
-      if (DecodeUtf8(tail, 0).size == 0) break;
-    }
-    return start;
+    const OpenSequence open = OpenSequenceAt(text, start);
+    if (open.present == back && open.present < open.wanted) return start;
   }
   return text.size();
+}
+
+std::string ReplaceIllFormed(absl::string_view text) {
+  std::string result;
+  result.reserve(text.size());
+  for (;;) {
+    const size_t valid = ValidUtf8Prefix(text);
+    result.append(text.data(), valid);
+    text.remove_prefix(valid);
+    if (text.empty()) return result;
+    result += "\xEF\xBF\xBD";
+    text.remove_prefix(std::max<size_t>(OpenSequenceAt(text, 0).present, 1));
+  }
 }
 
 }  // namespace overture::engine

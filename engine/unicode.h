@@ -41,4 +41,9 @@ size_t ValidUtf8Prefix(absl::string_view text);
 // bytes could complete. Ill-formed bytes count as complete.
 size_t CompleteUtf8Prefix(absl::string_view text);
 
+// Well-formed UTF-8: each ill-formed stretch becomes U+FFFD, one for every
+// longest prefix of a well-formed sequence (as the Unicode Standard, section
+// 3.9, recommends and Rust, Python and browsers do).
+std::string ReplaceIllFormed(absl::string_view text);
+
 }  // namespace overture::engine
