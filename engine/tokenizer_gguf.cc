@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "engine/json.h"
+#include "engine/or_default.h"
 
 namespace overture::engine {
 namespace {

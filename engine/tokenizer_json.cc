@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "engine/json.h"
+#include "engine/or_default.h"
 #include "engine/tokenizer_spec.h"
 #include "nlohmann/json.hpp"
 
