@@ -20,6 +20,11 @@ if(OVERTURE_SANITIZE)
     -fsanitize=${OVERTURE_SANITIZE} -fno-sanitize=vptr)
 endif()
 
+if(OVERTURE_FUZZ)
+  # Coverage feedback in every library; only the fuzzers link libFuzzer itself.
+  target_compile_options(overture_flags INTERFACE -fsanitize=fuzzer-no-link)
+endif()
+
 # overture_library(<folder> SOURCES ... DEPS ...)
 # One static library per folder; its DEPS are the arrows of docs/design.md.
 function(overture_library name)
