@@ -14,6 +14,10 @@ namespace overture::compress {
 
 enum class Pooling : uint8_t { kAverage = 1, kMax = 2 };
 
+// Widest pooling accepted: the cost grows with n * width, and no setting in use
+// is wider than 63.
+inline constexpr int32_t kMaxPoolingWidth = 1023;
+
 // SnapKV per KV head.
 // Source: arXiv 2404.14469, section 4. We differ: votes are summed in fp32 and
 // averaged over the query heads of a KV head *before* pooling, ties fall to
@@ -23,7 +27,8 @@ struct SnapKvOptions {
   int32_t window = 32;      // W, last queries that vote; always kept
   int32_t capacity = 1024;  // C, rows kept per KV head, window included; > W
   Pooling pooling = Pooling::kMax;
-  int32_t pooling_width = 7;  // odd; must cover an answer's span
+  // Odd, at most kMaxPoolingWidth; must cover an answer's span.
+  int32_t pooling_width = 7;
 };
 
 // INVALID_ARGUMENT naming field, value and limit.
@@ -33,7 +38,7 @@ absl::Status Validate(const SnapKvOptions& options);
 // plus the C - W best voted before it; all of [0, n) when n <= W or n <= C.
 // `votes` has n entries: ProbeAttention's window_votes for this KV head.
 // Average pooling divides by the full width also at the edges (zero padding);
-// max pooling ignores what lies outside [0, n - W).
+// max pooling ignores what lies outside [0, n - W). A NaN vote ranks last.
 // REQUIRES Validate(options).ok().
 std::vector<int32_t> SnapKvPositions(absl::Span<const float> votes,
                                      const SnapKvOptions& options);
