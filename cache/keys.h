@@ -74,24 +74,47 @@ struct SpanInfo {
 };
 
 // SHA-256("overture.block.v1" | parent | mark | extra | token ids). `cut` is
-// set on a span that continues a tail in a root that is not token-pure: the
-// position at which it took over.
+// set on a span that continues a tail, or a span used in part, in a root that
+// is not token-pure: the position at which it took over, which is where it
+// begins. Such a span never begins at a multiple of span_tokens, and every
+// other one does.
 SpanKey ChainKey(const SpanKey& parent, std::optional<int64_t> cut,
                  absl::Span<const int32_t> tokens);
-// SHA-256("overture.tail.v1" | parent | mark | length | token ids).
+// SHA-256("overture.tail.v1" | parent | mark | token ids | length). The length
+// comes last so that one pass over a prompt yields the key of every tail.
 SpanKey TailKey(const SpanKey& parent, std::optional<int64_t> cut,
                 absl::Span<const int32_t> tokens);
+
+// Both keys for a span that grows: Extend and Key in turn, any number of times.
+// Thread-compatible.
+class SpanHasher {
+ public:
+  SpanHasher(const SpanKey& parent, std::optional<int64_t> cut, bool is_tail);
+  void Extend(absl::Span<const int32_t> tokens);
+  int64_t num_tokens() const { return num_tokens_; }
+  // Key of the tokens so far: a ChainKey, or a TailKey if `is_tail`.
+  SpanKey Key() const;
+
+ private:
+  Sha256 hash_;
+  bool is_tail_;
+  int64_t num_tokens_ = 0;
+};
+
+// The first `use_tokens` tokens of a span. Less than all of them in the last
+// span of a list, and where the next one took over before its end (`cut`).
+struct SpanUse {
+  SpanInfo span;
+  int64_t use_tokens = 0;
+  friend bool operator==(const SpanUse&, const SpanUse&) = default;
+};
 
 // The spans under which positions [0, tokens.size()) are stored when the first
 // `reused` of them (the pieces of a PrefixMatch, possibly none) came from the
 // cache. Only spans that the match does not already hold are returned,
 // ascending; the first may begin before the end of the match (token-pure roots:
-// a block that a tail began is stored whole).
-struct SpanUse {
-  SpanInfo span;
-  int64_t use_tokens = 0;  // its first tokens; < num_tokens only in the last
-  friend bool operator==(const SpanUse&, const SpanUse&) = default;
-};
+// a block that a tail began is stored whole). REQUIRES: span_tokens is a
+// positive multiple of kTokensPerBlock.
 std::vector<SpanInfo> PlanSpans(const ChainPolicy& policy,
                                 absl::Span<const SpanUse> reused,
                                 absl::Span<const int32_t> tokens);
