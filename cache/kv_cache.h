@@ -67,6 +67,9 @@ struct CommitResult {
   // somebody leases them).
   bool readable = false;
   absl::Status status;  // why not persisted
+  // The session update, if one was given, survives kill -9. It may although
+  // its spans were dropped: they are then a miss for the next turn.
+  bool session_persisted = false;
   int64_t bytes_written = 0;
   Lease lease;  // on the written spans
 };
@@ -74,8 +77,10 @@ struct CommitResult {
 class KvCache {
  public:
   struct Options {
-    // Bytes of records that may be stored; eviction starts at 90% and stops at
-    // 85%. No default: the owner must choose.
+    // Bytes of records that may be stored, writes under way included; eviction
+    // starts at 90% and stops at 85%. Holds for the payload's bytes on the
+    // medium too: garbage is reclaimed from 90% on, and a write that would
+    // still pass the limit is dropped. No default: the owner must choose.
     int64_t max_bytes = 0;
     // Records queued for the writer thread; beyond it a write is dropped
     // (persisted = false), never waited for. More rides out longer stalls.
@@ -102,16 +107,19 @@ class KvCache {
                               absl::Span<const int32_t> tokens,
                               int64_t max_tokens) const;
 
-  // Leases spans by key. NOT_FOUND names the first that is not stored.
+  // Leases spans by key, those held in memory included. NOT_FOUND names the
+  // first that is neither.
   absl::StatusOr<Lease> Pin(absl::Span<const SpanKey> keys);
 
   // One record: K and V of block `block` of the span in one layer, in
-  // base/kv_layout.h's order for its own token count. DATA_LOSS, NOT_FOUND.
+  // base/kv_layout.h's order for its own token count. DATA_LOSS, NOT_FOUND;
+  // FAILED_PRECONDITION if it is stored with another layout, INVALID_ARGUMENT
+  // for a layer or block that the span cannot have.
   absl::StatusOr<std::string> ReadRecord(const KvLayout& layout,
                                          const SpanInfo& span, int32_t layer,
                                          int32_t block);
 
-  // Rows [0, sum of use_tokens) of one layer into `dst`.
+  // Rows [0, sum of use_tokens) of one layer into `dst`. Errors as above.
   absl::Status ReadLayer(const KvLayout& layout,
                          absl::Span<const SpanUse> spans, int32_t layer,
                          const MutableLayerKvView& dst);
@@ -126,14 +134,17 @@ class KvCache {
     // Every layer exactly once, in any order.
     virtual void PutLayer(int32_t layer, const LayerKvView& kv) = 0;
     // Waits until the records are durable, then publishes the spans and
-    // `session` (id, bytes), if given, in one batch.
+    // `session` (id, bytes), if given, in one batch. A write that was dropped
+    // does not wait. At most once.
     struct SessionUpdate {
       std::string id;
       std::string bytes;
     };
     virtual CommitResult Commit(std::optional<SessionUpdate> session) = 0;
   };
-  // `spans` as PlanSpans returns them; those already stored are skipped.
+  // `spans` as PlanSpans returns them; those already stored are skipped (and
+  // leased by the CommitResult like the others). INVALID_ARGUMENT if they are
+  // no chain. The cache outlives the writer.
   absl::StatusOr<std::unique_ptr<Writer>> NewWriter(
       const ChainPolicy& policy, absl::Span<const SpanInfo> spans);
 
@@ -147,11 +158,12 @@ class KvCache {
     int64_t num_spans = 0;
     int64_t num_sessions = 0;
     int64_t stored_bytes = 0;    // committed records, headers included
-    int64_t physical_bytes = 0;  // on the medium
+    int64_t physical_bytes = 0;  // payload on the medium, garbage included
     int64_t memory_bytes = 0;    // held in memory only
     int64_t tokens_asked = 0;    // by Match
     int64_t tokens_matched = 0;
     int64_t damaged_records = 0;
+    int64_t dropped_entries = 0;  // by recovery: damaged or without payload
     int64_t dropped_writes = 0;
     int64_t evicted_bytes = 0;
     int64_t live_leases = 0;
@@ -160,8 +172,10 @@ class KvCache {
 
  private:
   friend class Lease;
+  friend class KvCacheWriter;  // the one Writer
   struct Impl;
   explicit KvCache(std::unique_ptr<Impl> impl);
+  Lease LeaseLocked(std::vector<SpanKey> keys);
   void Unlease(absl::Span<const SpanKey> keys);
   std::unique_ptr<Impl> impl_;
 };

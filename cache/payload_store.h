@@ -38,8 +38,12 @@ class PayloadStore {
   virtual absl::Status ForEachKey(
       const std::function<void(absl::string_view)>& fn) const = 0;
 
-  // Bytes on the medium, garbage included.
+  // Bytes on the medium, garbage included, as of the last Flush.
   virtual int64_t PhysicalBytes() const = 0;
+
+  // Gives back the bytes of deleted keys as far as it can before it returns.
+  // May take seconds: for a background thread, when PhysicalBytes presses.
+  virtual absl::Status Reclaim() = 0;
 };
 
 // Small ordered key-value pairs, committed in atomic, durable batches: the
