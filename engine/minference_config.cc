@@ -1,0 +1,125 @@
+#include "engine/minference_config.h"
+
+#include <limits>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "engine/json.h"
+#include "engine/mapped_file.h"
+#include "nlohmann/json.hpp"
+
+namespace overture::engine {
+namespace {
+
+absl::StatusOr<int32_t> ParseSize(const nlohmann::json& value,
+                                  absl::string_view name, int32_t least) {
+  constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
+  // Above int64_t an integer is kept unsigned; either way it is too large.
+  const bool fits = value.is_number_integer() &&
+                    !(value.is_number_unsigned() &&
+                      value.get<uint64_t>() > static_cast<uint64_t>(kMax));
+  if (!fits || value.get<int64_t>() < least || value.get<int64_t>() > kMax) {
+    const std::string shown =
+        value.is_number() ? value.dump() : std::string(value.type_name());
+    return absl::InvalidArgumentError(absl::StrCat(
+        name, " is ", shown, ", must be an integer ", least, " .. ", kMax));
+  }
+  return static_cast<int32_t>(value.get<int64_t>());
+}
+
+absl::StatusOr<HeadPattern> ParsePattern(const nlohmann::json& entry) {
+  if (!entry.is_array() || entry.size() != 4 || !entry[0].is_string() ||
+      !entry[3].is_number()) {
+    return absl::InvalidArgumentError(
+        "entry is not [pattern, int, int, score]");
+  }
+  const std::string& name = entry[0].get_ref<const std::string&>();
+  HeadPattern pattern;
+  if (name == "vertical_and_slash") {
+    OVERTURE_ASSIGN_OR_RETURN(pattern.vertical_slash.vertical,
+                              ParseSize(entry[1], "vertical size", 0));
+    OVERTURE_ASSIGN_OR_RETURN(pattern.vertical_slash.slash,
+                              ParseSize(entry[2], "slash size", 0));
+    return pattern;
+  }
+  if (name == "stream_llm") {
+    pattern.kind = SelectorSpec::Kind::kAShape;
+    OVERTURE_ASSIGN_OR_RETURN(pattern.num_initial,
+                              ParseSize(entry[1], "initial tokens", 0));
+    OVERTURE_ASSIGN_OR_RETURN(pattern.num_local,
+                              ParseSize(entry[2], "local tokens", 1));
+    return pattern;
+  }
+  constexpr absl::string_view kAccepted =
+      "accepted are vertical_and_slash and stream_llm";
+  if (name == "block_sparse") {
+    return absl::UnimplementedError(
+        absl::StrCat("pattern block_sparse is not supported, ", kAccepted));
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("pattern is unknown, ", kAccepted));
+}
+
+absl::StatusOr<std::vector<HeadPattern>> ParseLayer(const nlohmann::json& layer,
+                                                    int32_t num_q_heads) {
+  if (!layer.is_object()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("is ", layer.type_name(), ", expected an object"));
+  }
+  std::vector<HeadPattern> heads(num_q_heads);
+  for (const auto& [key, entry] : layer.items()) {
+    int32_t head = 0;
+    // Canonical numbers only, or "1" and "01" would name one head twice.
+    if (!absl::SimpleAtoi(key, &head) || absl::StrCat(head) != key ||
+        head < 0 || head >= num_q_heads) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("head '", key.substr(0, 20),
+                       "' is not a number below num_q_heads = ", num_q_heads));
+    }
+    absl::StatusOr<HeadPattern> pattern = ParsePattern(entry);
+    if (!pattern.ok()) {
+      return WithContext(pattern.status(), absl::StrCat("head ", head));
+    }
+    heads[head] = *pattern;
+  }
+  return heads;
+}
+
+}  // namespace
+
+absl::StatusOr<MInferenceConfig> ParseMInferenceConfig(absl::string_view text,
+                                                       absl::string_view what,
+                                                       int32_t num_layers,
+                                                       int32_t num_q_heads) {
+  OVERTURE_ASSIGN_OR_RETURN(const nlohmann::json root, ParseJson(text, what));
+  if (!root.is_array()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        what, ": is ", root.type_name(), ", expected a list of layers"));
+  }
+  if (root.size() != static_cast<size_t>(num_layers)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(what, ": has ", root.size(),
+                     " layers, the model has num_layers = ", num_layers));
+  }
+  MInferenceConfig config;
+  config.heads.reserve(num_layers);
+  for (int32_t layer = 0; layer < num_layers; ++layer) {
+    absl::StatusOr<std::vector<HeadPattern>> heads =
+        ParseLayer(root[layer], num_q_heads);
+    if (!heads.ok()) {
+      return WithContext(heads.status(), absl::StrCat(what, ": layer ", layer));
+    }
+    config.heads.push_back(*std::move(heads));
+  }
+  return config;
+}
+
+absl::StatusOr<MInferenceConfig> LoadMInferenceConfig(const std::string& path,
+                                                      int32_t num_layers,
+                                                      int32_t num_q_heads) {
+  OVERTURE_ASSIGN_OR_RETURN(const MappedFile file, MappedFile::Open(path));
+  return ParseMInferenceConfig(file.bytes(), path, num_layers, num_q_heads);
+}
+
+}  // namespace overture::engine
