@@ -1,0 +1,435 @@
+#include "engine/cpu_prefill.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "kernels/probe_attention/probe_attention_cpu.h"
+#include "kernels/selectors/static_plans.h"
+#include "kernels/sparse_attention/sparse_attention_cpu.h"
+
+namespace overture::engine {
+namespace {
+
+// Rows of one matrix product. 512 keeps a chunk's activations in the second
+// level cache and is long enough for full speed.
+constexpr int64_t kChunkRows = 512;
+// Rows of one attention call: 64 query tiles a head keep all cores busy, and a
+// stop request waits for one piece at most. A multiple of the tile's 64 rows.
+constexpr int64_t kPieceRows = 4096;
+// Most rows whose queries are held at once; Validate(SelectorSpec) keeps
+// segments within it.
+constexpr int64_t kMaxSegmentRows = 65536;
+
+// Adds the time from construction to destruction to `*seconds`.
+class Timer {
+ public:
+  explicit Timer(double* seconds) : seconds_(seconds) {}
+  ~Timer() {
+    *seconds_ += std::chrono::duration<double>(Clock::now() - begin_).count();
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  double* seconds_;
+  Clock::time_point begin_ = Clock::now();
+};
+
+// Kernels report sizes that do not fit as INVALID_ARGUMENT; here they are our
+// own bug, not the caller's.
+absl::Status AsInternal(const absl::Status& status) {
+  if (status.ok() || status.code() == absl::StatusCode::kResourceExhausted) {
+    return status;
+  }
+  return absl::InternalError(status.message());
+}
+
+// Calls fn(begin, end) for the pieces of [begin, end) that absolute multiples
+// of `unit` bound.
+template <typename Fn>
+absl::Status ForEachPiece(int64_t begin, int64_t end, int64_t unit, Fn fn) {
+  while (begin < end) {
+    const int64_t stop = std::min(end, (begin / unit + 1) * unit);
+    OVERTURE_RETURN_IF_ERROR(fn(begin, stop));
+    begin = stop;
+  }
+  return absl::OkStatus();
+}
+
+int64_t CausalPairs(int64_t begin, int64_t end) {
+  return (end - begin) * (begin + end + 1) / 2;
+}
+
+}  // namespace
+
+CpuPrefill::CpuPrefill(const CpuWeights& weights, const PrefillJob& job)
+    : weights_(weights), job_(job), element_bytes_(SizeOf(weights.dtype())) {
+  const ModelConfig& config = weights_.config();
+  const int64_t n = num_tokens();
+  const int64_t num_new = n - job_.num_cached;
+  segment_rows_ = selects() ? job_.selector.segment_tokens : kPieceRows;
+  const int64_t chunk = std::min(num_new, kChunkRows);
+  const int64_t hidden_bytes = chunk * config.hidden_size;
+  const int64_t inter = config.intermediate_size;
+
+  residual_ = AlignedBuffer(num_new * config.hidden_size * 4);
+  k_ = AlignedBuffer(n * weights_.kv_size() * element_bytes_);
+  v_ = AlignedBuffer(n * weights_.kv_size() * element_bytes_);
+  const int64_t q_row_bytes = weights_.q_size() * element_bytes_;
+  q_ = AlignedBuffer(std::min(num_new, segment_rows_) * q_row_bytes);
+  o_ = AlignedBuffer(std::min(num_new, kPieceRows) * q_row_bytes);
+  normed_ = AlignedBuffer(hidden_bytes * element_bytes_);
+  qkv_ = AlignedBuffer(chunk * weights_.qkv_size() * 4);
+  hidden_ = AlignedBuffer(hidden_bytes * 4);
+  gate_up_ = AlignedBuffer(chunk * 2 * inter * element_bytes_);
+  act_ = AlignedBuffer(chunk * inter * element_bytes_);
+  if (votes()) {
+    window_q_ = AlignedBuffer(job_.view->window * q_row_bytes);
+    window_votes_.resize(config.num_kv_heads * n);
+  }
+}
+
+int64_t CpuPrefill::WorkspaceBytes(const CpuWeights& weights,
+                                   int64_t num_tokens) {
+  const ModelConfig& config = weights.config();
+  const int64_t element = SizeOf(weights.dtype());
+  const int64_t chunk = std::min(num_tokens, kChunkRows);
+  const int64_t held = std::min(num_tokens, kMaxSegmentRows);
+  const int64_t piece = std::min(num_tokens, kPieceRows);
+  const int64_t rows =
+      num_tokens * (config.hidden_size * 4 + 2 * weights.kv_size() * element);
+  const int64_t queries = (held + piece) * weights.q_size() * element;
+  const int64_t chunks =
+      chunk * (config.hidden_size * (4 + element) + weights.qkv_size() * 4 +
+               3 * config.intermediate_size * element);
+  // Two probe sums (4 bytes) and a plan's key ranges (8 bytes for each of 64
+  // query tiles, at most one per 64 keys) per query head, votes per KV head.
+  const int64_t choosing =
+      num_tokens * (config.num_q_heads * 16 + config.num_kv_heads * 4);
+  return rows + queries + chunks + choosing;
+}
+
+bool CpuPrefill::votes() const {
+  return job_.view.has_value() && num_tokens() > job_.view->window &&
+         num_tokens() > job_.view->capacity;
+}
+
+MutableLayerKvView CpuPrefill::kv_view() const {
+  return {.k = k_.data(),
+          .v = v_.data(),
+          .num_rows = num_tokens(),
+          .head_stride_bytes = weights_.kv_layout().HeadBytes(num_tokens())};
+}
+
+absl::Status CpuPrefill::CheckStop() const {
+  if (!job_.stop.stop_requested()) return absl::OkStatus();
+  return absl::CancelledError(absl::StrCat("prefill stopped in layer ", layer_,
+                                           " of ",
+                                           weights_.config().num_layers));
+}
+
+absl::StatusOr<PrefillOutput> CpuPrefill::Run() {
+  const ModelConfig& config = weights_.config();
+  const int64_t n = num_tokens();
+  for (int64_t i = job_.num_cached; i < n; ++i) {
+    weights_.Embed(job_.tokens[i], residual_row(i));
+  }
+  if (job_.view.has_value()) {
+    output_.view.emplace();
+    output_.view->plan.logical_length = n;
+  }
+  for (int32_t layer = 0; layer < config.num_layers; ++layer) {
+    OVERTURE_RETURN_IF_ERROR(RunLayer(layer));
+  }
+  OVERTURE_RETURN_IF_ERROR(FinalLogits());
+  output_.density = causal_pairs_ > 0 ? computed_pairs_ / causal_pairs_ : 1.0;
+  return std::move(output_);
+}
+
+absl::Status CpuPrefill::RunLayer(int32_t layer) {
+  layer_ = layer;
+  have_votes_ = false;
+  const CpuLayerWeights& weights = weights_.layer(layer);
+  const int64_t n = num_tokens();
+  const bool is_last = layer + 1 == weights_.config().num_layers;
+  first_output_row_ = is_last ? n - 1 : job_.num_cached;
+
+  OVERTURE_RETURN_IF_ERROR(CheckStop());
+  OVERTURE_RETURN_IF_ERROR(ReadPrefix(layer));
+  OVERTURE_RETURN_IF_ERROR(ForEachPiece(
+      job_.num_cached, n, segment_rows_,
+      [&](int64_t begin, int64_t end) -> absl::Status {
+        const Rows segment{begin, end};
+        OVERTURE_RETURN_IF_ERROR(ProjectQkv(weights, segment));
+        const int64_t output_begin = std::max(begin, first_output_row_);
+        if (output_begin >= end) return absl::OkStatus();
+        if (selects()) OVERTURE_RETURN_IF_ERROR(ChooseIndices(segment));
+        return ForEachPiece(
+            output_begin, end, kPieceRows,
+            [&](int64_t piece_begin, int64_t piece_end) -> absl::Status {
+              const Rows piece{piece_begin, piece_end};
+              OVERTURE_RETURN_IF_ERROR(CheckStop());
+              OVERTURE_RETURN_IF_ERROR(Attend(segment, piece));
+              return ProjectAndMlp(weights, piece);
+            });
+      }));
+  if (job_.view.has_value()) OVERTURE_RETURN_IF_ERROR(GatherView());
+  OVERTURE_RETURN_IF_ERROR(CheckStop());
+  job_.io->LayerDone(layer, kv_view());
+  return absl::OkStatus();
+}
+
+absl::Status CpuPrefill::ReadPrefix(int32_t layer) {
+  if (job_.num_cached == 0) return absl::OkStatus();
+  const Timer timer(&output_.prefix_seconds);
+  MutableLayerKvView dst = kv_view();
+  dst.num_rows = job_.num_cached;
+  return job_.io->ReadPrefix(layer, dst);
+}
+
+absl::Status CpuPrefill::ProjectQkv(const CpuLayerWeights& weights,
+                                    Rows segment) {
+  const Timer timer(&output_.linear_seconds);
+  const ModelConfig& config = weights_.config();
+  const DType dtype = weights_.dtype();
+  const int64_t n = num_tokens();
+  const int64_t q_size = weights_.q_size();
+  const int64_t head_dim = config.head_dim;
+  const int64_t q_row_bytes = q_size * element_bytes_;
+  for (int64_t begin = segment.begin; begin < segment.end;
+       begin += kChunkRows) {
+    const int64_t rows = std::min(kChunkRows, segment.end - begin);
+    OVERTURE_RETURN_IF_ERROR(CheckStop());
+    kernels::RmsNormCpu(residual_row(begin), weights.attention_norm.data(),
+                        config.rms_norm_eps, rows, config.hidden_size, dtype,
+                        normed_.data());
+    OVERTURE_RETURN_IF_ERROR(AsInternal(
+        weights.qkv->Apply(normed_.data(), rows, qkv_.data(), DType::kF32)));
+
+    const float* qkv = qkv_.As<float>();
+    kernels::RopeParams params{
+        .x = qkv,
+        .stride_x_row = weights_.qkv_size(),
+        .stride_x_head = head_dim,
+        .out = q_.data() + (begin - segment.begin) * q_row_bytes,
+        .stride_out_row = q_size,
+        .stride_out_head = head_dim,
+        .dtype = dtype,
+        .rows = rows,
+        .num_heads = config.num_q_heads,
+        .head_dim = config.head_dim,
+        .position_begin = begin};
+    kernels::RopeCpu(weights_.rope(), params);
+    // K and V land in the order in which they are stored.
+    params.stride_out_row = head_dim;
+    params.stride_out_head = n * head_dim;
+    params.num_heads = config.num_kv_heads;
+    params.x = qkv + q_size;
+    params.out = k_.data() + begin * head_dim * element_bytes_;
+    kernels::RopeCpu(weights_.rope(), params);
+    params.x = qkv + q_size + weights_.kv_size();
+    params.out = v_.data() + begin * head_dim * element_bytes_;
+    kernels::CastHeadsCpu(params);
+  }
+  if (votes()) {
+    // The window may reach over a segment border: keep its rows aside.
+    const int64_t window_begin = n - job_.view->window;
+    const int64_t begin = std::max(segment.begin, window_begin);
+    if (begin < segment.end) {
+      std::memcpy(window_q_.data() + (begin - window_begin) * q_row_bytes,
+                  q_.data() + (begin - segment.begin) * q_row_bytes,
+                  (segment.end - begin) * q_row_bytes);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CpuPrefill::Vote(const std::byte* q, int32_t num_rows,
+                              int64_t kv_len, ProbeSums* sums,
+                              bool with_votes) {
+  const ModelConfig& config = weights_.config();
+  kernels::ProbeAttentionParams params{
+      .dtype = weights_.dtype(),
+      .q = q,
+      .k = k_.data(),
+      .stride_q_row = weights_.q_size(),
+      .stride_q_head = config.head_dim,
+      .stride_k_row = config.head_dim,
+      .stride_k_head = num_tokens() * config.head_dim,
+      .num_q_heads = config.num_q_heads,
+      .num_kv_heads = config.num_kv_heads,
+      .head_dim = config.head_dim,
+      .num_rows = num_rows,
+      .kv_len = kv_len,
+      .scale = 1.0f / std::sqrt(static_cast<float>(config.head_dim))};
+  if (sums != nullptr) {
+    sums->columns.resize(config.num_q_heads * kv_len);
+    sums->diagonals.resize(config.num_q_heads * kv_len);
+    params.column_sums = sums->columns.data();
+    params.diagonal_sums = sums->diagonals.data();
+  }
+  if (with_votes) {
+    params.window_votes = window_votes_.data();
+    params.window_rows = job_.view->window;
+    have_votes_ = true;
+  }
+  return AsInternal(kernels::ProbeAttentionCpu(params));
+}
+
+absl::Status CpuPrefill::ChooseIndices(Rows segment) {
+  const Timer timer(&output_.selector_seconds);
+  const int64_t kv_len = segment.end;
+  const int32_t num_rows = static_cast<int32_t>(
+      std::min<int64_t>(kernels::kProbeRows, segment.size()));
+  const int64_t probe_offset =
+      (segment.size() - num_rows) * weights_.q_size() * element_bytes_;
+  // One pass serves both when the window lies within the probe's rows.
+  const bool with_votes =
+      votes() && kv_len == num_tokens() && job_.view->window <= num_rows;
+  ProbeSums sums;
+  OVERTURE_RETURN_IF_ERROR(
+      Vote(q_.data() + probe_offset, num_rows, kv_len, &sums, with_votes));
+  indices_.clear();
+  for (int32_t head = 0; head < weights_.config().num_q_heads; ++head) {
+    indices_.push_back(kernels::SelectVerticalSlash(
+        absl::MakeConstSpan(sums.columns.data() + head * kv_len, kv_len),
+        absl::MakeConstSpan(sums.diagonals.data() + head * kv_len, kv_len),
+        job_.selector.vertical_slash));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<kernels::TilePlan> CpuPrefill::BuildPlan(Rows piece) const {
+  const kernels::PlanShape shape{
+      .q_begin = piece.begin, .q_len = piece.size(), .kv_len = piece.end};
+  switch (job_.selector.kind) {
+    case SelectorSpec::Kind::kDense:
+      return kernels::DensePlan(shape);
+    case SelectorSpec::Kind::kAShape:
+      return kernels::AShapePlan(shape, job_.selector.num_initial,
+                                 job_.selector.num_local);
+    case SelectorSpec::Kind::kVerticalSlash:
+      return kernels::BuildVerticalSlashPlan(shape, indices_,
+                                             kernels::RangeForm::kAligned);
+  }
+  return absl::InternalError("unknown selector kind");
+}
+
+absl::Status CpuPrefill::Attend(Rows segment, Rows piece) {
+  const ModelConfig& config = weights_.config();
+  kernels::TilePlan plan;
+  {
+    const Timer timer(&output_.selector_seconds);
+    absl::StatusOr<kernels::TilePlan> built = BuildPlan(piece);
+    if (!built.ok()) return AsInternal(built.status());
+    plan = *std::move(built);
+    const double causal =
+        static_cast<double>(CausalPairs(piece.begin, piece.end));
+    causal_pairs_ += causal;
+    computed_pairs_ += causal * kernels::Cost(plan).density;
+  }
+  const Timer timer(&output_.attention_seconds);
+  const int64_t q_offset =
+      (piece.begin - segment.begin) * weights_.q_size() * element_bytes_;
+  const kernels::SparseAttentionParams params{
+      .dtype = weights_.dtype(),
+      .q = q_.data() + q_offset,
+      .k = k_.data(),
+      .v = v_.data(),
+      .o = o_.data(),
+      .stride_q_row = weights_.q_size(),
+      .stride_q_head = config.head_dim,
+      .stride_kv_row = config.head_dim,
+      .stride_kv_head = num_tokens() * config.head_dim,
+      .stride_o_row = weights_.q_size(),
+      .stride_o_head = config.head_dim,
+      .num_q_heads = config.num_q_heads,
+      .num_kv_heads = config.num_kv_heads,
+      .head_dim = config.head_dim,
+      .scale = 1.0f / std::sqrt(static_cast<float>(config.head_dim)),
+      .plan = &plan};
+  return AsInternal(kernels::SparseAttentionCpu(params));
+}
+
+absl::Status CpuPrefill::ProjectAndMlp(const CpuLayerWeights& weights,
+                                       Rows piece) {
+  const Timer timer(&output_.linear_seconds);
+  const ModelConfig& config = weights_.config();
+  const DType dtype = weights_.dtype();
+  const int64_t hidden = config.hidden_size;
+  for (int64_t begin = piece.begin; begin < piece.end; begin += kChunkRows) {
+    const int64_t rows = std::min(kChunkRows, piece.end - begin);
+    float* residual = residual_row(begin);
+    OVERTURE_RETURN_IF_ERROR(CheckStop());
+    OVERTURE_RETURN_IF_ERROR(AsInternal(weights.o->Apply(
+        o_.data() + (begin - piece.begin) * weights_.q_size() * element_bytes_,
+        rows, hidden_.data(), DType::kF32)));
+    kernels::AddCpu(residual, hidden_.As<float>(), rows * hidden);
+    kernels::RmsNormCpu(residual, weights.mlp_norm.data(), config.rms_norm_eps,
+                        rows, hidden, dtype, normed_.data());
+    OVERTURE_RETURN_IF_ERROR(AsInternal(
+        weights.gate_up->Apply(normed_.data(), rows, gate_up_.data(), dtype)));
+    kernels::SwiGluCpu(gate_up_.data(), dtype, rows, config.intermediate_size,
+                       dtype, act_.data());
+    OVERTURE_RETURN_IF_ERROR(AsInternal(
+        weights.down->Apply(act_.data(), rows, hidden_.data(), DType::kF32)));
+    kernels::AddCpu(residual, hidden_.As<float>(), rows * hidden);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CpuPrefill::GatherView() {
+  const Timer timer(&output_.selector_seconds);
+  const KvLayout& layout = weights_.kv_layout();
+  const int64_t n = num_tokens();
+  if (votes() && !have_votes_) {
+    OVERTURE_RETURN_IF_ERROR(
+        Vote(window_q_.data(), job_.view->window, n, nullptr, true));
+  }
+  std::vector<std::vector<int32_t>> positions(layout.num_kv_heads);
+  int64_t num_rows = 0;
+  for (int32_t head = 0; head < layout.num_kv_heads; ++head) {
+    if (votes()) {
+      positions[head] = compress::SnapKvPositions(
+          absl::MakeConstSpan(window_votes_.data() + head * n, n), *job_.view);
+    } else {
+      positions[head].resize(n);
+      std::iota(positions[head].begin(), positions[head].end(), 0);
+    }
+    num_rows += static_cast<int64_t>(positions[head].size());
+  }
+  const int64_t row_bytes = layout.HeadBytes(1);
+  std::vector<std::byte> bytes(2 * num_rows * row_bytes);
+  std::byte* dst = bytes.data();
+  const LayerKvView kv = kv_view();
+  for (int32_t head = 0; head < layout.num_kv_heads; ++head) {
+    for (const std::byte* base : {kv.k, kv.v}) {
+      const std::byte* rows = base + head * kv.head_stride_bytes;
+      for (const int32_t position : positions[head]) {
+        std::memcpy(dst, rows + position * row_bytes, row_bytes);
+        dst += row_bytes;
+      }
+    }
+  }
+  output_.view->plan.positions.push_back(std::move(positions));
+  output_.view->layers.push_back(std::move(bytes));
+  return absl::OkStatus();
+}
+
+absl::Status CpuPrefill::FinalLogits() {
+  const Timer timer(&output_.linear_seconds);
+  const ModelConfig& config = weights_.config();
+  kernels::RmsNormCpu(residual_row(num_tokens() - 1),
+                      weights_.output_norm().data(), config.rms_norm_eps, 1,
+                      config.hidden_size, weights_.dtype(), normed_.data());
+  output_.logits.resize(config.vocab_size);
+  return AsInternal(weights_.lm_head().Apply(
+      normed_.data(), 1, output_.logits.data(), DType::kF32));
+}
+
+}  // namespace overture::engine
