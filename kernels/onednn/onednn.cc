@@ -2,11 +2,8 @@
 
 #include <omp.h>
 
-#include <cstdlib>
-#include <memory>
-
 #include "absl/strings/str_cat.h"
-#include "base/check.h"
+#include "kernels/simd/aligned_buffer.h"
 
 namespace overture::kernels::onednn {
 
@@ -23,18 +20,8 @@ dnnl::stream& ThreadStream() {
 }
 
 void* ThreadScratch(size_t bytes) {
-  struct Free {
-    void operator()(void* p) const { std::free(p); }
-  };
-  thread_local std::unique_ptr<void, Free> block;
-  thread_local size_t size = 0;
-  if (bytes > size) {
-    block.reset();
-    size = (bytes + 4095) / 4096 * 4096;
-    block.reset(std::aligned_alloc(64, size));
-    OVERTURE_CHECK(block != nullptr);
-  }
-  return block.get();
+  thread_local AlignedBuffer buffer;
+  return buffer.Reserve<std::byte>(static_cast<int64_t>(bytes));
 }
 
 int MaxThreads() { return omp_in_parallel() ? 1 : omp_get_max_threads(); }

@@ -20,13 +20,15 @@ const dnnl::engine& Engine();
 // The calling thread's stream.
 dnnl::stream& ThreadStream();
 
-// The calling thread's block of at least `bytes`, 64-byte aligned, contents
-// undefined, valid until the thread's next call. Grows and stays.
+// The calling thread's block of at least `bytes`, valid until the thread's next
+// call.
 void* ThreadScratch(size_t bytes);
 
-// The number of threads that oneDNN would use if called here: 1 inside a
-// parallel region. A primitive holds the split it was created for, so caches
-// must have this in their key.
+// The number of threads that oneDNN would use if called here. A primitive holds
+// the split, and so the order of sums, that it was created for: we create all
+// of ours where this is 1 and spread work over threads ourselves, so that no
+// result depends on the number of threads. Inside a parallel region of one
+// thread it is 1 only after omp_set_num_threads(1), which ends with the region.
 int MaxThreads();
 
 dnnl::memory::data_type ToDnnl(DType dtype);

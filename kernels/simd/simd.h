@@ -60,6 +60,7 @@ OVERTURE_SIMD_INLINE void Store(BFloat16* p, F32x16 v) {
   std::memcpy(static_cast<void*>(p), &bits, sizeof(bits));
 }
 // The same for values that are not NaN.
+OVERTURE_SIMD_INLINE void StoreNumber(float* p, F32x16 v) { Store(p, v); }
 OVERTURE_SIMD_INLINE void StoreNumber(BFloat16* p, F32x16 v) {
   const U32x16 u = (U32x16)v;
   const U16x16 bits =
