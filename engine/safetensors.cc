@@ -254,8 +254,14 @@ absl::StatusOr<SafetensorsIndex> ParseSafetensorsIndex(absl::string_view text) {
   }
   OVERTURE_ASSIGN_OR_RETURN(const nlohmann::json root,
                             ParseJson(text, "safetensors index"));
-  OVERTURE_ASSIGN_OR_RETURN(const nlohmann::json* map,
-                            GetJsonMember(root, "weight_map"));
+  const absl::StatusOr<const nlohmann::json*> member =
+      GetJsonMember(root, "weight_map");
+  // A missing key is the file's fault, not a missing file.
+  if (!member.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("safetensors index: ", member.status().message()));
+  }
+  const nlohmann::json* map = *member;
   if (!map->is_object() || map->empty()) {
     return absl::InvalidArgumentError(
         "'weight_map' must be an object with at least one tensor");
