@@ -21,9 +21,9 @@ namespace overture::clients {
 namespace {
 
 // In the child, between fork and exec: async-signal-safe calls only.
-void RedirectTo(const char* path, int fd) {
+void Redirect(const char* path, int flags, int fd) {
   if (*path == '\0') return;
-  const int file = open(path, O_WRONLY | O_CREAT | O_APPEND, 0644);
+  const int file = open(path, flags, 0644);
   if (file < 0 || dup2(file, fd) < 0) _exit(127);
   if (file != fd) close(file);
 }
@@ -49,8 +49,10 @@ absl::StatusOr<ChildProcess> ChildProcess::Start(const Options& options) {
   if (pid == 0) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(127);  // it died before we asked
-    RedirectTo(options.stdout_path.c_str(), STDOUT_FILENO);
-    RedirectTo(options.stderr_path.c_str(), STDERR_FILENO);
+    constexpr int kAppend = O_WRONLY | O_CREAT | O_APPEND;
+    Redirect(options.stdin_path.c_str(), O_RDONLY, STDIN_FILENO);
+    Redirect(options.stdout_path.c_str(), kAppend, STDOUT_FILENO);
+    Redirect(options.stderr_path.c_str(), kAppend, STDERR_FILENO);
     execv(argv[0], argv.data());
     _exit(127);
   }

@@ -19,6 +19,8 @@ class ChildProcess {
  public:
   struct Options {
     std::vector<std::string> argv;  // argv[0] is the program's path
+    // File that the child reads; empty: it shares our input.
+    std::string stdin_path;
     // Files that receive the child's output (appended, made if absent); empty:
     // the child shares ours.
     std::string stdout_path;

@@ -17,7 +17,8 @@ void ServerFlags::AddTo(FlagParser& flags) {
 }
 
 absl::StatusOr<std::unique_ptr<OvertureClient>> ServerFlags::Connect() const {
-  return OvertureClient::Connect(server);
+  // A person waits: a server that is up answers within milliseconds.
+  return OvertureClient::Connect(server, {.connect_timeout = absl::Seconds(3)});
 }
 
 CallOptions ServerFlags::call() const {
