@@ -8,15 +8,7 @@
 namespace overture::engine {
 namespace {
 
-// \w of the source's patterns: letters, numbers, marks and connectors. Marks
-// and connectors but '_' are not in our table; no known tokenizer sets
-// single_word.
-bool IsWord(const DecodedChar& c) {
-  if (c.size == 0) return false;
-  const CharClass char_class = ClassOf(c.code);
-  return char_class == CharClass::kLetter || char_class == CharClass::kNumber ||
-         c.code == '_';
-}
+bool IsWord(const DecodedChar& c) { return c.size > 0 && IsWordChar(c.code); }
 
 bool IsSpace(const DecodedChar& c) {
   return c.size > 0 && ClassOf(c.code) == CharClass::kSpace;

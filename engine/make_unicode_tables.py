@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Writes engine/unicode_classes.inc: which code points are letters (\\p{L}),
-numbers (\\p{N}) and white space (\\s) for the pre-tokenizer rules; and
+numbers (\\p{N}) and white space (\\s) for the pre-tokenizer rules, and what
+more counts as a word (\\w) for added tokens that are whole words; and
 engine/unicode_nfc.inc: canonical decompositions and combining classes.
 
 The classes are asked of the Hugging Face `tokenizers` package itself, since it
@@ -27,6 +28,17 @@ def members(pattern):
         if not 0xD800 <= code < 0xE000:
             # "!" is in none of the classes, so a member is cut out.
             if len(split.pre_tokenize_str("!" + chr(code))) == 2:
+                yield code
+
+
+def other_word_chars():
+    """\\w but no letter, as added tokens with single_word see it."""
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
+    tokenizer.add_tokens([tokenizers.AddedToken("word", single_word=True)])
+    letters = set(members(r"\p{L}"))
+    for code in range(0x110000):
+        if not 0xD800 <= code < 0xE000 and code not in letters:
+            if not tokenizer.encode("word" + chr(code)).ids:
                 yield code
 
 
@@ -68,10 +80,15 @@ def decompositions():
 def combining_classes():
     """(first, last, class) with class > 0."""
     runs = []
+    nfd = normalizers.NFD()
     for code in range(0x110000):
         value = unicodedata.combining(chr(code))
         if not value:
             continue
+        # Against a mark of another class: does `tokenizers` reorder the two?
+        pair = "\u0327" + chr(code) if value < 202 else chr(code) + "\u0334"
+        if value != 202 and nfd.normalize_str(pair) == pair:
+            continue  # newer than what `tokenizers` knows
         if runs and runs[-1][1] == code - 1 and runs[-1][2] == value:
             runs[-1][1] = code
         else:
@@ -112,11 +129,13 @@ def main():
         out.write("// Written by make_unicode_tables.py from tokenizers "
                   f"{tokenizers.__version__}; do not edit.\n"
                   "// Inclusive ranges of code points.\n")
-        for name, pattern in (("Letter", r"\p{L}"), ("Number", r"\p{N}"),
-                              ("Space", r"\s")):
+        for name, codes in (("Letter", members(r"\p{L}")),
+                            ("Number", members(r"\p{N}")),
+                            ("Space", members(r"\s")),
+                            ("OtherWord", other_word_chars())):
             out.write(f"constexpr Range k{name}Ranges[] = {{\n")
             write_rows(out, (f"{{{a:#x}, {b:#x}}},"
-                             for a, b in ranges(members(pattern))))
+                             for a, b in ranges(codes)))
             out.write("};\n")
     with open(folder / "unicode_nfc.inc", "w", encoding="ascii") as out:
         write_nfc(out)

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "engine/bpe.h"
@@ -119,6 +120,18 @@ absl::Status TokenizerImpl::InitEntries(const TokenizerSpec& spec) {
       entry.bytes = std::string(token.text);
     } else {
       FromByteLevel(token.text, &entry.bytes);
+    }
+  }
+  absl::flat_hash_map<absl::string_view, int32_t> added_ids;
+  for (const AddedToken& token : spec.added) {
+    added_ids.emplace(token.content, token.id);
+  }
+  for (const TokenizerSpec::Token& token : spec.tokens) {
+    const auto it = added_ids.find(token.text);
+    if (it != added_ids.end() && it->second != token.id) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("added token \"", token.text, "\" has id ", it->second,
+                       ", but ", token.id, " in the vocabulary"));
     }
   }
   for (const AddedToken& token : spec.added) {

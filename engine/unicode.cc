@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <iterator>
 #include <vector>
 
 namespace overture::engine {
@@ -88,6 +89,14 @@ OpenSequence OpenSequenceAt(absl::string_view text, size_t pos) {
 CharClass ClassOf(char32_t code) {
   static const ClassTable& table = *new ClassTable;
   return code < ClassTable::kNumCodes ? table[code] : CharClass::kOther;
+}
+
+bool IsWordChar(char32_t code) {
+  if (ClassOf(code) == CharClass::kLetter) return true;
+  const auto* after = std::upper_bound(
+      std::begin(kOtherWordRanges), std::end(kOtherWordRanges), code,
+      [](char32_t c, const Range& range) { return c < range.first; });
+  return after != std::begin(kOtherWordRanges) && code <= after[-1].last;
 }
 
 DecodedChar DecodeUtf8(absl::string_view text, size_t pos) {

@@ -20,6 +20,9 @@ enum class CharClass : uint8_t {
 // Values above U+10FFFF are kOther.
 CharClass ClassOf(char32_t code);
 
+// \w: letters, decimal digits, marks, joiners and connectors such as '_'.
+bool IsWordChar(char32_t code);
+
 struct DecodedChar {
   char32_t code = 0;
   // Bytes taken; 0 at the end of the text and where no well-formed sequence
