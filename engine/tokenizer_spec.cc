@@ -83,9 +83,10 @@ class TokenizerImpl final : public Tokenizer {
 };
 
 absl::Status TokenizerImpl::InitEntries(const TokenizerSpec& spec) {
-  const int64_t limit =
-      static_cast<int64_t>(spec.tokens.size() + spec.added.size()) +
-      kMaxUnusedIds;
+  const int64_t limit = std::max(
+      spec.min_vocab_size,
+      2 * static_cast<int64_t>(spec.tokens.size() + spec.added.size()) +
+          kMaxUnusedIds);
   int64_t size = spec.min_vocab_size;
   const auto count_id = [&](int32_t id, absl::string_view text) {
     if (id < 0 || id >= limit) {
@@ -101,10 +102,6 @@ absl::Status TokenizerImpl::InitEntries(const TokenizerSpec& spec) {
   }
   for (const AddedToken& token : spec.added) {
     OVERTURE_RETURN_IF_ERROR(count_id(token.id, token.content));
-  }
-  if (size > limit) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("vocabulary size ", size, " is above ", limit));
   }
 
   entries_.resize(static_cast<size_t>(size));

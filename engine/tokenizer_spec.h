@@ -54,12 +54,13 @@ struct TokenizerSpec {
   absl::string_view unknown;        // a token's text, or empty for none
   std::vector<int32_t> prefix_ids;  // with add_special_tokens
   std::vector<int32_t> suffix_ids;
-  int64_t min_vocab_size = 0;  // ids up to here exist, if only as padding
+  int64_t min_vocab_size = 0;  // ids below exist, if only as padding; no more
+                               // than the file has entries
 };
 
-// Gaps between ids are legal (padding up to a round number), but each costs
-// memory, so a file may not leave more than this many ids unused.
-inline constexpr int64_t kMaxUnusedIds = 1 << 16;
+// Gaps between ids are legal, but each costs memory: ids stay below twice the
+// number of tokens plus this.
+inline constexpr int64_t kMaxUnusedIds = 1024;
 
 // INVALID_ARGUMENT naming the token, id or merge that is malformed: two tokens
 // with one id or one text, an id below 0 or too far above the number of
