@@ -354,24 +354,25 @@ absl::Status EngineImpl::Store(const PrefillRequest& request, Attempt* attempt,
                                            " changed during the prefill"));
   }
   const int64_t n = static_cast<int64_t>(request.tokens.size());
-  bool readable = true;
+  bool readable = false;
   if (attempt->writer != nullptr) {
     cache::CommitResult commit = attempt->writer->Commit(request.session);
     result->persisted = commit.persisted;
     result->store_status = commit.status;
+    result->session_persisted = commit.session_persisted;
     readable = commit.readable;
     result->leases.push_back(std::move(commit.lease));
-  } else if (request.store && !attempt->new_spans.empty()) {
-    result->store_status = attempt->writer_status;
-    readable = false;
   } else {
-    // Nothing new: all of it is stored already, or nothing shall be.
-    readable = request.store;
-    result->persisted = request.store;
+    // Nothing new: all is stored already, or nothing shall or can be.
+    const bool failed = !attempt->writer_status.ok();
+    readable = request.store && !failed;
+    result->persisted = readable;
+    result->store_status = attempt->writer_status;
     if (request.session.has_value()) {
-      result->store_status =
+      const absl::Status status =
           cache_->PutSession(request.session->id, request.session->bytes);
-      if (!result->store_status.ok()) result->persisted = false;
+      result->session_persisted = status.ok();
+      result->store_status.Update(status);
     }
   }
   result->leases.push_back(std::move(attempt->match.lease));

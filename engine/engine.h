@@ -57,6 +57,7 @@ struct PrefillRequest {
 };
 
 // Called on the thread that runs Prefill, in this order; must not block.
+// Matched and LayerDone begin anew when a stored prefix turns out damaged.
 class PrefillObserver {
  public:
   virtual ~PrefillObserver() = default;
@@ -86,13 +87,15 @@ struct PrefillStats {
 
 struct PrefillResult {
   // The whole prompt's KV: contiguous spans from position 0, leased below.
+  // Empty if it cannot be read (not stored, or the store failed).
   std::vector<cache::SpanUse> spans;
   std::vector<cache::Lease> leases;
   std::optional<ViewData> view;
   std::vector<float> logits;  // after the last token
   int32_t first_token = 0;    // greedy
   bool persisted = false;
-  absl::Status store_status;  // why not persisted
+  absl::Status store_status;       // why not persisted
+  bool session_persisted = false;  // the request's session, if it had one
   PrefillStats stats;
 };
 
