@@ -1,0 +1,66 @@
+#include "engine/selector_spec.h"
+
+#include "gtest/gtest.h"
+#include "tests/support/status_matchers.h"
+
+namespace overture::engine {
+namespace {
+
+using ::overture::testing::StatusIs;
+using ::testing::HasSubstr;
+using Kind = SelectorSpec::Kind;
+
+TEST(SelectorSpecTest, TextsAreWhatCacheRootsHold) {
+  // A change here makes every stored prefix unreachable.
+  EXPECT_EQ(PolicyText({}), "dense");
+  EXPECT_EQ(PolicyText({.kind = Kind::kAShape}),
+            "a_shape/1 initial=128 local=3968");
+  EXPECT_EQ(PolicyText({.kind = Kind::kVerticalSlash}),
+            "vertical_slash/1 vertical=1000 slash=6096 segment=16384 pure "
+            "aligned");
+}
+
+TEST(SelectorSpecTest, TextsTellParametersApart) {
+  SelectorSpec spec{.kind = Kind::kVerticalSlash};
+  const std::string plain = PolicyText(spec);
+  spec.segment_tokens = 512;
+  EXPECT_NE(PolicyText(spec), plain);
+  spec = {.kind = Kind::kVerticalSlash};
+  spec.vertical_slash.slash = 100;
+  EXPECT_NE(PolicyText(spec), plain);
+}
+
+TEST(SelectorSpecTest, OnlyVerticalSlashLooksAhead) {
+  EXPECT_TRUE(IsTokenPure({}));
+  EXPECT_TRUE(IsTokenPure({.kind = Kind::kAShape}));
+  EXPECT_FALSE(IsTokenPure({.kind = Kind::kVerticalSlash}));
+}
+
+TEST(SelectorSpecTest, RefusalsNameFieldValueAndLimit) {
+  const auto expect = [](const SelectorSpec& spec, const char* text) {
+    EXPECT_THAT(Validate(spec),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(text)));
+  };
+  expect({.kind = Kind::kAShape, .num_initial = -1},
+         "selector.num_initial is -1, must be in [0");
+  expect({.kind = Kind::kAShape, .num_local = 0},
+         "selector.num_local is 0, must be in [1");
+  expect({.kind = Kind::kVerticalSlash, .vertical_slash = {.vertical = 0}},
+         "selector.vertical_slash.vertical is 0");
+  expect({.kind = Kind::kVerticalSlash, .vertical_slash = {.slash = -5}},
+         "selector.vertical_slash.slash is -5");
+  expect({.kind = Kind::kVerticalSlash, .segment_tokens = 300},
+         "selector.segment_tokens is 300, must be a multiple of 256");
+  expect({.kind = Kind::kVerticalSlash, .segment_tokens = 0},
+         "selector.segment_tokens is 0");
+  expect({.kind = Kind::kVerticalSlash, .segment_tokens = 1 << 20},
+         "must be in [256, 65536]");
+  expect({.kind = static_cast<Kind>(7)}, "selector.kind is 7");
+}
+
+TEST(SelectorSpecTest, FieldsOfOtherKindsAreIgnored) {
+  OVERTURE_EXPECT_OK(Validate({.num_local = -1, .segment_tokens = 3}));
+}
+
+}  // namespace
+}  // namespace overture::engine
