@@ -79,8 +79,8 @@ class KvCache {
   struct Options {
     // Bytes of records that may be stored, writes under way included; eviction
     // starts at 90% and stops at 85%. Holds for the payload's bytes on the
-    // medium too: garbage is reclaimed from 90% on, and a write that would
-    // still pass the limit is dropped. No default: the owner must choose.
+    // medium too: garbage is reclaimed when it would pass the limit, and a
+    // write that still would is dropped. No default: the owner must choose.
     int64_t max_bytes = 0;
     // Records queued for the writer thread; beyond it a write is dropped
     // (persisted = false), never waited for. More rides out longer stalls.

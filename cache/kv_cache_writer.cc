@@ -157,14 +157,20 @@ absl::Status KvCache::Impl::Admit(WriteState& state) {
   if (stored + others + need > options.max_bytes) {
     return too_much("leased and new records", stored + others + need);
   }
-  if (payload->PhysicalBytes() + others + need > high_watermark()) {
-    if (absl::Status status = payload->Reclaim(); !status.ok()) {
+  const int64_t room = options.max_bytes - others - need;
+  if (payload->PhysicalBytes() > room) {
+    {
+      absl::MutexLock meta_lock(&meta_mu);
+      if (!unerased.empty()) Erase({});
+    }
+    if (absl::Status status = payload->Reclaim(room); !status.ok()) {
       Log(Severity::kWarning,
           absl::StrCat("cache: could not reclaim space: ", status.ToString()));
     }
-    const int64_t physical = payload->PhysicalBytes() + others + need;
-    if (physical > options.max_bytes) {
-      return too_much("payload on the medium, garbage included,", physical);
+    const int64_t physical = payload->PhysicalBytes();
+    if (physical > room) {
+      return too_much("payload on the medium, garbage included,",
+                      physical + others + need);
     }
   }
   absl::MutexLock lock(&mu);
@@ -196,8 +202,6 @@ void KvCache::Impl::EvictTo(int64_t target_bytes) {
     counters.evicted_bytes += bytes;
   }
   if (evicted.empty()) return;
-  Log(Severity::kInfo, absl::StrCat("cache: evicted ", evicted.size(),
-                                    " spans, ", bytes, " bytes"));
   Erase(std::move(evicted));
 }
 

@@ -49,7 +49,7 @@ class MemoryPayloadStore final : public PayloadStore {
   }
 
   absl::Status Flush() override { return absl::OkStatus(); }
-  absl::Status Reclaim() override { return absl::OkStatus(); }
+  absl::Status Reclaim(int64_t) override { return absl::OkStatus(); }
 
   absl::Status ForEachKey(
       const std::function<void(absl::string_view)>& fn) const override {

@@ -41,9 +41,10 @@ class PayloadStore {
   // Bytes on the medium, garbage included, as of the last Flush.
   virtual int64_t PhysicalBytes() const = 0;
 
-  // Gives back the bytes of deleted keys as far as it can before it returns.
-  // May take seconds: for a background thread, when PhysicalBytes presses.
-  virtual absl::Status Reclaim() = 0;
+  // Gives back bytes of deleted keys until PhysicalBytes is at most
+  // `target_bytes` or none is left to give. Tries the cheap ways first, yet may
+  // rewrite all that is stored: for a background thread, when space presses.
+  virtual absl::Status Reclaim(int64_t target_bytes) = 0;
 };
 
 // Small ordered key-value pairs, committed in atomic, durable batches: the

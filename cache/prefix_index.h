@@ -3,8 +3,8 @@
 // least recently used first. Plain data, no I/O. Thread-compatible: const
 // members may run side by side, the owner guards the rest.
 //
-// Memory: about 400 bytes per span (tests hold it below 512), so 5 million
-// spans cost 2 GB.
+// Memory: about 600 bytes per span (a test holds it below 700), so 5 million
+// spans cost 3 GB.
 #pragma once
 
 #include <cstdint>

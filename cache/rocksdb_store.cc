@@ -94,6 +94,9 @@ rocksdb::DBOptions MakeDbOptions(bool direct_io) {
   options.compaction_readahead_size = 2 << 20;
   options.bytes_per_sync = 1 << 20;
   options.wal_bytes_per_sync = 1 << 20;
+  // Metadata only. Every payload flush opens a new log and preallocates this
+  // much; without a limit it is 1.1 payload write buffers, 280 MiB each time.
+  options.max_total_wal_size = 16 << 20;
   options.info_log_level = rocksdb::WARN_LEVEL;
   options.keep_log_file_num = 4;
   options.max_log_file_size = 16 << 20;
@@ -295,7 +298,7 @@ class RocksDbPayloadStore final : public PayloadStore {
         NoWal(), database_->payload(), ToSlice(begin), ToSlice(end));
     if (!status.ok()) return database_->Note(status, "delete");
     absl::MutexLock lock(&mu_);
-    if (deleted_begin_.empty() || begin < deleted_begin_) {
+    if (deleted_end_.empty() || begin < deleted_begin_) {
       deleted_begin_ = std::string(begin);
     }
     if (end > deleted_end_) deleted_end_ = std::string(end);
@@ -347,27 +350,27 @@ class RocksDbPayloadStore final : public PayloadStore {
     return static_cast<int64_t>(tables + blobs);
   }
 
-  absl::Status Reclaim() override {
+  // Compaction drops deleted keys and with them the blob files that hold
+  // nothing else. First where keys were deleted, rewriting the oldest half of
+  // the blob files there; if that is not enough, all that holds garbage.
+  absl::Status Reclaim(int64_t target_bytes) override {
     std::string begin, end;
     {
       absl::MutexLock lock(&mu_);
       begin = std::exchange(deleted_begin_, {});
       end = std::exchange(deleted_end_, {});
     }
-    if (begin.empty()) return absl::OkStatus();
     OVERTURE_RETURN_IF_ERROR(Flush());
-    rocksdb::CompactRangeOptions options;
-    // Every blob file with garbage, not only the oldest half: this runs when
-    // space presses.
-    options.blob_garbage_collection_policy =
-        rocksdb::BlobGarbageCollectionPolicy::kForce;
-    options.blob_garbage_collection_age_cutoff = 1.0;
-    options.bottommost_level_compaction =
-        rocksdb::BottommostLevelCompaction::kForceOptimized;
-    const rocksdb::Slice from = begin, to = end;
-    return database_->Note(database_->db()->CompactRange(
-                               options, database_->payload(), &from, &to),
-                           "compaction");
+    if (begin < end) {
+      OVERTURE_RETURN_IF_ERROR(Compact(0.5, begin, end));
+    }
+    if (PhysicalBytes() <= target_bytes) return absl::OkStatus();
+    uint64_t garbage = 0;
+    database_->db()->GetIntProperty(
+        database_->payload(), rocksdb::DB::Properties::kLiveBlobFileGarbageSize,
+        &garbage);
+    if (garbage == 0) return absl::OkStatus();
+    return Compact(1.0, {}, kAfterEveryKey);
   }
 
  private:
@@ -377,11 +380,29 @@ class RocksDbPayloadStore final : public PayloadStore {
     return options;
   }
 
+  absl::Status Compact(double age_cutoff, const std::string& begin,
+                       const std::string& end) {
+    rocksdb::CompactRangeOptions options;
+    options.blob_garbage_collection_policy =
+        rocksdb::BlobGarbageCollectionPolicy::kForce;
+    options.blob_garbage_collection_age_cutoff = age_cutoff;
+    options.bottommost_level_compaction =
+        rocksdb::BottommostLevelCompaction::kForceOptimized;
+    const rocksdb::Slice from = begin, to = end;
+    return database_->Note(database_->db()->CompactRange(
+                               options, database_->payload(), &from, &to),
+                           "compaction");
+  }
+
+  // Record keys are 16 bytes, their first 3 an epoch below 2^24 - 1.
+  static constexpr char kAfterEveryKey[] = "\xff\xff\xff\xff\xff";
+
   const std::shared_ptr<Database> database_;
   absl::Mutex mu_;
-  // What was deleted since the last Reclaim lies inside.
+  // What was deleted since the last Reclaim lies inside; at first anything may
+  // have been, before the restart.
   std::string deleted_begin_ ABSL_GUARDED_BY(mu_);
-  std::string deleted_end_ ABSL_GUARDED_BY(mu_);
+  std::string deleted_end_ ABSL_GUARDED_BY(mu_) = kAfterEveryKey;
 };
 
 }  // namespace

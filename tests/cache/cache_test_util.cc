@@ -1,6 +1,11 @@
 #include "tests/cache/cache_test_util.h"
 
+#include <stdlib.h>
+#include <unistd.h>
+
 #include <cstring>
+#include <filesystem>
+#include <system_error>
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
@@ -17,6 +22,23 @@ uint64_t Mix(uint64_t x) {  // splitmix64
 }
 
 }  // namespace
+
+FastTempDir::FastTempDir() {
+  std::error_code error;
+  const auto space = std::filesystem::space("/dev/shm", error);
+  constexpr uintmax_t kNeeded = 512 << 20;
+  const bool in_memory = !error && space.available > kNeeded &&
+                         access("/dev/shm", W_OK | X_OK) == 0;
+  path_ = in_memory ? std::string("/dev/shm")
+                    : std::filesystem::temp_directory_path().string();
+  path_ += "/overture-test-XXXXXX";
+  OVERTURE_CHECK(mkdtemp(path_.data()) != nullptr);
+}
+
+FastTempDir::~FastTempDir() {
+  std::error_code ignored;
+  std::filesystem::remove_all(path_, ignored);
+}
 
 ChainPolicy DensePolicy(const KvLayout& layout, uint8_t root) {
   ChainPolicy policy;

@@ -25,6 +25,20 @@ ChainPolicy DensePolicy(const KvLayout& layout = kTinyLayout, uint8_t root = 1);
 ChainPolicy SparsePolicy(const KvLayout& layout = kTinyLayout,
                          uint8_t root = 2);
 
+// A folder in memory where there is room for one, else on disk: for tests that
+// commit hundreds of times and do not ask whether it survives.
+class FastTempDir {
+ public:
+  FastTempDir();
+  ~FastTempDir();
+  FastTempDir(const FastTempDir&) = delete;
+  FastTempDir& operator=(const FastTempDir&) = delete;
+  std::string Join(const std::string& name) const { return path_ + "/" + name; }
+
+ private:
+  std::string path_;
+};
+
 // `count` token ids that depend on `seed` from the first on.
 std::vector<int32_t> Prompt(uint64_t seed, int64_t count);
 

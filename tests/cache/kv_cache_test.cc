@@ -12,7 +12,6 @@
 #include "gtest/gtest.h"
 #include "tests/cache/cache_test_util.h"
 #include "tests/support/status_matchers.h"
-#include "tests/support/temp_dir.h"
 
 namespace overture::cache {
 namespace {
@@ -44,7 +43,7 @@ class KvCacheTest : public ::testing::TestWithParam<bool> {
     cache_ = *std::move(cache);
   }
 
-  testing::TempDir dir_;
+  FastTempDir dir_;
   std::unique_ptr<KvCache> cache_;
 };
 

@@ -144,7 +144,7 @@ TEST_P(StoreTest, DeletedBytesComeBackWithReclaim) {
     OVERTURE_ASSERT_OK(
         payload().DeleteRange(absl::StrCat(100 + i), absl::StrCat(101 + i)));
   }
-  OVERTURE_ASSERT_OK(payload().Reclaim());
+  OVERTURE_ASSERT_OK(payload().Reclaim(/*target_bytes=*/0));
   // 16 values and less than 1% of tables.
   EXPECT_LE(payload().PhysicalBytes(), int64_t{16} * kBytes * 101 / 100);
   for (int i = 1; i < 32; i += 2) {
