@@ -26,6 +26,11 @@ void* ThreadScratch(size_t bytes) {
 
 int MaxThreads() { return omp_in_parallel() ? 1 : omp_get_max_threads(); }
 
+SingleThreaded::SingleThreaded() : before_(omp_get_max_threads()) {
+  omp_set_num_threads(1);
+}
+SingleThreaded::~SingleThreaded() { omp_set_num_threads(before_); }
+
 dnnl::memory::data_type ToDnnl(DType dtype) {
   switch (dtype) {
     case DType::kF32:

@@ -27,9 +27,21 @@ void* ThreadScratch(size_t bytes);
 // The number of threads that oneDNN would use if called here. A primitive holds
 // the split, and so the order of sums, that it was created for: we create all
 // of ours where this is 1 and spread work over threads ourselves, so that no
-// result depends on the number of threads. Inside a parallel region of one
-// thread it is 1 only after omp_set_num_threads(1), which ends with the region.
+// result depends on the number of threads. In a parallel region of a single
+// thread it is the caller's setting still: SingleThreaded makes it 1.
 int MaxThreads();
+
+// While it lives, OpenMP and so oneDNN use one thread if called from here.
+class SingleThreaded {
+ public:
+  SingleThreaded();
+  ~SingleThreaded();
+  SingleThreaded(const SingleThreaded&) = delete;
+  SingleThreaded& operator=(const SingleThreaded&) = delete;
+
+ private:
+  const int before_;
+};
 
 dnnl::memory::data_type ToDnnl(DType dtype);
 

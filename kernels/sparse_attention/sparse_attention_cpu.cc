@@ -25,15 +25,11 @@
 namespace overture::kernels {
 namespace {
 
-// Keys of one product. oneDNN 2.6 runs 192 x 512 x 64 at 0.89 TFLOPS a core on
-// AMX, but falls back to a plain GEMM at 0.39 for 256 keys.
+// Keys of one product, and of one pass of the softmax.
 constexpr int32_t kMaxChunkKeys = 512;
 // A chunk with fewer keys is padded to one of these, so that few products are
 // made; what is computed in vain is masked.
-constexpr int32_t kChunkWidths[] = {64, 128, kMaxChunkKeys};
-// Between rows of scores, so that they do not fall into the same cache sets.
-constexpr int64_t kStrideScores = kMaxChunkKeys + 16;
-constexpr int64_t kStrideWeights = kMaxChunkKeys + 32;
+constexpr int32_t kChunkWidths[] = {64, 128, 256, kMaxChunkKeys};
 
 // Query heads of a group are stacked up to this many rows: scores, weights, K,
 // V and accumulators then take 1 MB at head dim 128, half of an L2 cache.
@@ -247,8 +243,8 @@ struct Workspace {
   AlignedBuffer q;        // [padded_rows, head_dim]
   AlignedBuffer k;        // [kMaxChunkKeys, head_dim], a chunk that is no range
   AlignedBuffer v;        // as k
-  AlignedBuffer scores;   // [padded_rows, kStrideScores] fp32
-  AlignedBuffer weights;  // [padded_rows, kStrideWeights]
+  AlignedBuffer scores;   // [padded_rows, width] fp32
+  AlignedBuffer weights;  // [padded_rows, width]
   AlignedBuffer o;        // [padded_rows, head_dim] fp32
 };
 
@@ -282,8 +278,8 @@ class ItemRunner {
     const int64_t dim = p_.head_dim;
     q_ = ws_.q.Reserve<C>(padded_rows_ * dim);
     o_ = ws_.o.Reserve<float>(padded_rows_ * dim);
-    scores_ = ws_.scores.Reserve<float>(padded_rows_ * kStrideScores);
-    weights_ = ws_.weights.Reserve<C>(padded_rows_ * kStrideWeights);
+    scores_ = ws_.scores.Reserve<float>(padded_rows_ * kMaxChunkKeys);
+    weights_ = ws_.weights.Reserve<C>(padded_rows_ * kMaxChunkKeys);
     ws_.rows.assign(padded_rows_,
                     {-std::numeric_limits<float>::infinity(), 0.0f});
     std::fill_n(o_, padded_rows_ * dim, 0.0f);
@@ -302,48 +298,38 @@ class ItemRunner {
   void RunChunk(const KeyChunk& chunk) {
     const int64_t dim = p_.head_dim;
     const int32_t width = WidthFor(chunk.num_keys);
-    const Rows k = LoadKeys(p_.k, chunk, width, ws_.k);
-    const Rows v = LoadKeys(p_.v, chunk, width, ws_.v);
+    const C* k = LoadKeys(p_.k, chunk, width, ws_.k);
+    const C* v = LoadKeys(p_.v, chunk, width, ws_.v);
     using onednn::MatMul;
     MatMul::ForThread({.dtype = kComputeType,
                        .m = padded_rows_,
                        .n = width,
                        .k = dim,
-                       .stride_a = dim,
-                       .stride_b = k.stride,
-                       .stride_c = kStrideScores,
                        .transpose_b = true})
-        .Run(q_, k.data, scores_);
-    MaskScores(chunk);
+        .Run(q_, k, scores_);
+    MaskScores(chunk, width);
     UpdateRows(chunk, width);
     MatMul::ForThread({.dtype = kComputeType,
                        .m = padded_rows_,
                        .n = dim,
                        .k = width,
-                       .stride_a = kStrideWeights,
-                       .stride_b = v.stride,
-                       .stride_c = dim,
                        .accumulate = true})
-        .Run(weights_, v.data, o_);
+        .Run(weights_, v, o_);
   }
 
-  struct Rows {
-    const C* data;
-    int64_t stride;
-  };
-
   // The chunk's rows of K or V, `width` of them. In place if they are one range
-  // that has `width` readable rows; else copied, with zeros for what is past
-  // kv_len or past the chunk.
-  Rows LoadKeys(const void* tensor, const KeyChunk& chunk, int32_t width,
-                AlignedBuffer& buffer) const {
+  // of dense rows, `width` of them readable; else copied, with zeros for what
+  // is past kv_len or past the chunk.
+  const C* LoadKeys(const void* tensor, const KeyChunk& chunk, int32_t width,
+                    AlignedBuffer& buffer) const {
     const T* head =
         static_cast<const T*>(tensor) + item_.kv_head * p_.stride_kv_head;
     const KeyPiece& first = ws_.keys.pieces[chunk.piece_begin];
     if constexpr (std::is_same_v<T, C>) {
-      if (chunk.piece_end - chunk.piece_begin == 1 &&
+      if (p_.stride_kv_row == p_.head_dim &&
+          chunk.piece_end - chunk.piece_begin == 1 &&
           int64_t{first.key_begin} + width <= plan_.kv_len) {
-        return {head + first.key_begin * p_.stride_kv_row, p_.stride_kv_row};
+        return head + first.key_begin * p_.stride_kv_row;
       }
     }
     const int64_t dim = p_.head_dim;
@@ -361,12 +347,12 @@ class ItemRunner {
     }
     std::fill_n(out + chunk.num_keys * dim, (width - chunk.num_keys) * dim,
                 C(0.0f));
-    return {out, dim};
+    return out;
   }
 
   // Sets to -inf what the causal mask hides, and with it all past kv_len. Tiles
   // that every row sees whole, and columns, take no pass.
-  void MaskScores(const KeyChunk& chunk) {
+  void MaskScores(const KeyChunk& chunk, int32_t width) {
     constexpr float kMasked = -std::numeric_limits<float>::infinity();
     for (int32_t i = chunk.piece_begin; i < chunk.piece_end; ++i) {
       const KeyPiece& piece = ws_.keys.pieces[i];
@@ -375,7 +361,7 @@ class ItemRunner {
         const int64_t seen = std::clamp<int64_t>(
             row_begin_ + r + 1 - piece.key_begin, 0, piece.count);
         for (int32_t h = 0; h < item_.num_heads; ++h) {
-          float* row = scores_ + (h * num_rows_ + r) * kStrideScores;
+          float* row = scores_ + (h * num_rows_ + r) * width;
           std::fill(row + piece.offset + seen, row + piece.offset + piece.count,
                     kMasked);
         }
@@ -384,7 +370,7 @@ class ItemRunner {
     const int64_t whole = WholeLanes(chunk.num_keys);
     if (whole == chunk.num_keys) return;
     for (int64_t r = 0; r < padded_rows_; ++r) {
-      float* row = scores_ + r * kStrideScores;
+      float* row = scores_ + r * width;
       std::fill(row + chunk.num_keys, row + whole, kMasked);
     }
   }
@@ -393,9 +379,9 @@ class ItemRunner {
     const float scale_log2 = p_.scale * simd::kLog2E;
     const int64_t whole = WholeLanes(chunk.num_keys);
     for (int64_t r = 0; r < padded_rows_; ++r) {
-      C* weights = weights_ + r * kStrideWeights;
-      const float factor = UpdateRow(scores_ + r * kStrideScores, whole,
-                                     scale_log2, ws_.rows[r], weights);
+      C* weights = weights_ + r * width;
+      const float factor = UpdateRow(scores_ + r * width, whole, scale_log2,
+                                     ws_.rows[r], weights);
       std::fill(weights + whole, weights + width, C(0.0f));
       if (factor != 1.0f) ScaleRow(o_ + r * p_.head_dim, p_.head_dim, factor);
     }
@@ -470,7 +456,7 @@ absl::Status SparseAttentionCpu(const SparseAttentionParams& params) {
 #pragma omp parallel num_threads( \
     static_cast <int>(std::min <int64_t>(omp_get_max_threads(), num_items)))
   {
-    omp_set_num_threads(1);  // of this region's task alone: see onednn.h
+    const onednn::SingleThreaded single;
 #pragma omp for schedule(dynamic, 1)
     for (int64_t i = 0; i < num_items; ++i) {
       const absl::Status status = RunItem(params, items[i]);
