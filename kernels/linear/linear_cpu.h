@@ -15,9 +15,8 @@ namespace overture::kernels {
 // Without it kF32 is the faster compute type.
 bool CpuHasBf16();
 
-// Thread-safe: weights are immutable, and the products made lazily per row
-// count stand behind a lock. One Apply uses all OpenMP threads of its caller,
-// or one inside a parallel region. Owns its packed weights.
+// Immutable after creation, so thread-safe. One Apply uses all OpenMP threads
+// of its caller, or one inside a parallel region. Owns its packed weights.
 //
 // bf16 on a CPU without bf16 hardware is computed from the same bf16 values in
 // f32: right, but no faster than kF32.
@@ -37,8 +36,8 @@ class LinearCpu {
   // x: [rows, in_features] of the weights' dtype. y: [rows, out_features] of
   // `y_dtype` (kF32, or the weights' dtype); products are summed in fp32.
   //
-  // A row's result does not depend on `rows` up to rounding: oneDNN sums in an
-  // order that its choice of kernel, by rows and threads, decides.
+  // A row's result depends, bit for bit, neither on `rows` nor on the number of
+  // threads, on one CPU model.
   virtual absl::Status Apply(const void* x, int64_t rows, void* y,
                              DType y_dtype) const = 0;
 };

@@ -88,6 +88,50 @@ TEST_P(LinearCpuTest, EqualsTheSumInDouble) {
   }
 }
 
+TEST_P(LinearCpuTest, ARowDoesNotDependOnTheNumberOfRows) {
+  constexpr int64_t kRows = 1024 + 256 + 64 + 16 + 15;  // every chunk size
+  const Matrix w(out(), in(), dtype(), 4);
+  const Matrix x(kRows, in(), dtype(), 5);
+  OVERTURE_ASSERT_OK_AND_ASSIGN(
+      auto linear, LinearCpu::Create(dtype(), out(), in(), w.values, {}));
+  const std::vector<float> all = ApplyF32(*linear, x.data(), kRows);
+  for (int64_t rows : {1, 2, 3, 7, 15, 16, 17, 63, 64, 100, 256, 1023, 1024}) {
+    const std::vector<float> some = ApplyF32(*linear, x.data(), rows);
+    EXPECT_EQ(std::memcmp(some.data(), all.data(), some.size() * 4), 0)
+        << rows << " rows";
+  }
+  // The last rows, one by one, sat in other chunks of `all`.
+  for (int64_t row : {0, 1023, 1024, 1279, 1280, 1360, 1374}) {
+    const auto* x_row =
+        static_cast<const char*>(x.data()) + row * in() * SizeOf(dtype());
+    const std::vector<float> one = ApplyF32(*linear, x_row, 1);
+    EXPECT_EQ(std::memcmp(one.data(), all.data() + row * out(), one.size() * 4),
+              0)
+        << "row " << row;
+  }
+}
+
+TEST_P(LinearCpuTest, ThreadsDoNotChangeTheResult) {
+  constexpr int64_t kRows = 85;  // chunks of 64, 16 and 5
+  const Matrix w(out(), in(), dtype(), 6);
+  const Matrix x(kRows, in(), dtype(), 7);
+  OVERTURE_ASSERT_OK_AND_ASSIGN(
+      auto linear, LinearCpu::Create(dtype(), out(), in(), w.values, {}));
+  const int before = omp_get_max_threads();
+  omp_set_num_threads(1);
+  const std::vector<float> one = ApplyF32(*linear, x.data(), kRows);
+  const std::vector<float> single = ApplyF32(*linear, x.data(), 1);
+  for (int threads : {2, 3, 16}) {
+    omp_set_num_threads(threads);
+    const std::vector<float> y = ApplyF32(*linear, x.data(), kRows);
+    EXPECT_EQ(std::memcmp(y.data(), one.data(), y.size() * 4), 0) << threads;
+    const std::vector<float> y1 = ApplyF32(*linear, x.data(), 1);
+    EXPECT_EQ(std::memcmp(y1.data(), single.data(), y1.size() * 4), 0)
+        << threads;
+  }
+  omp_set_num_threads(before);
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Shapes, LinearCpuTest,
     ::testing::Values(Shape{DType::kF32, 96, 64}, Shape{DType::kBF16, 96, 64},
