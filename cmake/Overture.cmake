@@ -47,7 +47,7 @@ endfunction()
 
 # overture_test(<name> LABEL cpu|gpu|e2e SOURCES ... DEPS ... [TIMEOUT s])
 # One ctest entry per file. Several test files may share one binary elsewhere
-# only if they share a fixture.
+# only if they share a fixture. Target <label>_tests builds all of a label.
 function(overture_test name)
   cmake_parse_arguments(ARG "" "LABEL;TIMEOUT" "SOURCES;DEPS" ${ARGN})
   if(NOT ARG_TIMEOUT)
@@ -61,6 +61,10 @@ function(overture_test name)
     GTest::gmock GTest::gtest_main overture_flags)
   set_target_properties(${name} PROPERTIES
     RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+  if(NOT TARGET ${ARG_LABEL}_tests)
+    add_custom_target(${ARG_LABEL}_tests)
+  endif()
+  add_dependencies(${ARG_LABEL}_tests ${name})
   add_test(NAME ${name} COMMAND ${name}
            WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
   set_tests_properties(${name} PROPERTIES LABELS ${ARG_LABEL}
