@@ -11,7 +11,7 @@
 // return NOT_FOUND for an absent key and INVALID_ARGUMENT for one of another
 // type.
 //
-// Source: ggml-org/ggml docs/gguf.md. Stricter in that duplicate keys,
+// Source: ggml-org/ggml:docs/gguf.md. Stricter in that duplicate keys,
 // duplicate tensors and overlapping tensor data are refused.
 //
 //   OVERTURE_ASSIGN_OR_RETURN(MappedFile file, MappedFile::Open(path));

@@ -11,7 +11,7 @@
 //
 // Errors: INVALID_ARGUMENT naming the key, value and limit; UNIMPLEMENTED
 // naming what is not supported and what is.
-// Source: ggml-org/ggml docs/gguf.md; ggml-org/llama.cpp src/llama-model.cpp
+// Source: ggml-org/ggml:docs/gguf.md; ggml-org/llama.cpp src/llama-model.cpp
 // for the defaults, convert_hf_to_gguf.py for `rope_freqs.weight`.
 #pragma once
 

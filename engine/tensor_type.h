@@ -1,6 +1,6 @@
 // Element types of weight tensors on disk, GGML's block-quantised ones
 // included. The values are GGUF's: do not renumber.
-// Source: ggml-org/ggml docs/gguf.md, `ggml_type`.
+// Source: ggml-org/ggml:docs/gguf.md, `ggml_type`.
 #pragma once
 
 #include <cstdint>

@@ -3,7 +3,7 @@
 // INVALID_ARGUMENT naming the key and index for data that is missing or
 // inconsistent; UNIMPLEMENTED for another tokenizer.ggml.model than "gpt2" or
 // a tokenizer.ggml.pre that is unknown, naming it and the known ones.
-// Source: ggml-org/ggml docs/gguf.md; the meaning of each "pre" as in
+// Source: ggml-org/ggml:docs/gguf.md; the meaning of each "pre" as in
 // ggml-org/llama.cpp src/llama-vocab.cpp and, where llama.cpp leaves a step
 // out (NFC for Qwen2), the model's own tokenizer.json.
 #pragma once

@@ -1,5 +1,5 @@
 // Builds GGUF files in memory, well formed or, through AddRaw() and the public
-// counts, as hostile as a test needs. Source: ggml-org/ggml docs/gguf.md.
+// counts, as hostile as a test needs. Source: ggml-org/ggml:docs/gguf.md.
 #pragma once
 
 #include <cstdint>
