@@ -25,6 +25,7 @@
 #include "engine/backend.h"
 #include "engine/decoder.h"
 #include "engine/model_files.h"
+#include "engine/passive_waits.h"
 
 ABSL_FLAG(std::string, model, "", "GGUF file or Hugging Face folder");
 ABSL_FLAG(int64_t, tokens, 4096, "length of the prompt");
@@ -187,6 +188,7 @@ absl::Status Run() {
 }  // namespace overture::engine
 
 int main(int argc, char** argv) {
+  overture::engine::WaitPassively(argv);
   absl::SetProgramUsageMessage("times prefills on the CPU back end");
   absl::ParseCommandLine(argc, argv);
   const absl::Status status = overture::engine::Run();

@@ -67,6 +67,9 @@ function(overture_test name)
   add_dependencies(${ARG_LABEL}_tests ${name})
   add_test(NAME ${name} COMMAND ${name}
            WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+  # Tests that run side by side share the cores: OpenMP's idle threads must not
+  # spin on them (engine/passive_waits.h).
   set_tests_properties(${name} PROPERTIES LABELS ${ARG_LABEL}
-                                          TIMEOUT ${ARG_TIMEOUT})
+                                          TIMEOUT ${ARG_TIMEOUT}
+                                          ENVIRONMENT OMP_WAIT_POLICY=passive)
 endfunction()
