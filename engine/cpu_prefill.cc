@@ -304,8 +304,9 @@ absl::Status CpuPrefill::ChooseIndices(Rows segment) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<kernels::TilePlan> CpuPrefill::BuildPlan(Rows piece) const {
-  const kernels::PlanShape shape{
+absl::StatusOr<kernels::TilePlan> CpuPrefill::BuildPlan(Rows segment,
+                                                        Rows piece) const {
+  kernels::PlanShape shape{
       .q_begin = piece.begin, .q_len = piece.size(), .kv_len = piece.end};
   switch (job_.selector.kind) {
     case SelectorSpec::Kind::kDense:
@@ -314,6 +315,8 @@ absl::StatusOr<kernels::TilePlan> CpuPrefill::BuildPlan(Rows piece) const {
       return kernels::AShapePlan(shape, job_.selector.num_initial,
                                  job_.selector.num_local);
     case SelectorSpec::Kind::kVerticalSlash:
+      // Chosen over the whole segment, columns may lie behind this piece.
+      shape.kv_len = segment.end;
       return kernels::BuildVerticalSlashPlan(shape, indices_,
                                              kernels::RangeForm::kAligned);
   }
@@ -325,7 +328,7 @@ absl::Status CpuPrefill::Attend(Rows segment, Rows piece) {
   kernels::TilePlan plan;
   {
     const Timer timer(&output_.selector_seconds);
-    absl::StatusOr<kernels::TilePlan> built = BuildPlan(piece);
+    absl::StatusOr<kernels::TilePlan> built = BuildPlan(segment, piece);
     if (!built.ok()) return AsInternal(built.status());
     plan = *std::move(built);
     const double causal =

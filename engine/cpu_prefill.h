@@ -67,7 +67,7 @@ class CpuPrefill {
   absl::Status Vote(const std::byte* q, int32_t num_rows, int64_t kv_len,
                     ProbeSums* sums, bool with_votes);
   absl::Status FinalLogits();
-  absl::StatusOr<kernels::TilePlan> BuildPlan(Rows piece) const;
+  absl::StatusOr<kernels::TilePlan> BuildPlan(Rows segment, Rows piece) const;
   absl::Status CheckStop() const;
 
   int64_t num_tokens() const {
