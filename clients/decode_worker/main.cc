@@ -13,6 +13,7 @@
 #include "clients/cpp/client.h"
 #include "clients/decode_worker/decode_worker.h"
 #include "clients/tool/flags.h"
+#include "engine/passive_waits.h"
 #include "nlohmann/json.hpp"
 
 namespace overture::clients {
@@ -142,6 +143,7 @@ int Main(const std::vector<std::string>& args) {
 }  // namespace overture::clients
 
 int main(int argc, char** argv) {
+  overture::engine::WaitPassively(argv);
   return overture::clients::Main(
       std::vector<std::string>(argv + 1, argv + argc));
 }
