@@ -177,13 +177,20 @@ absl::Status KvCache::Impl::Recover() {
   OVERTURE_RETURN_IF_ERROR(meta->Commit(batch));
 
   // Payload without an entry: writes that were never acknowledged.
-  for (const auto& [id, unused_count] : num_records) {
-    OVERTURE_RETURN_IF_ERROR(
-        payload->DeleteRange(FirstRecordKey(id), FirstRecordKey(id + 1)));
-  }
+  std::vector<uint64_t> unfinished;
+  for (const auto& [id, unused_count] : num_records) unfinished.push_back(id);
+  DeletePayload(std::move(unfinished));
   for (const std::string& key : garbage) {
     OVERTURE_RETURN_IF_ERROR(payload->DeleteRange(
         key, absl::StrCat(key, absl::string_view("\0", 1))));
+  }
+  // Else every start would find them again. A full disk is no reason not to
+  // serve what is there.
+  if (!num_records.empty() || !garbage.empty()) {
+    if (absl::Status status = payload->Flush(); !status.ok()) {
+      Log(Severity::kWarning,
+          absl::StrCat("cache: recovery: ", status.ToString()));
+    }
   }
   counters.dropped_entries = num_damaged + num_incomplete + num_orphans;
   if (counters.dropped_entries > 0 || !num_records.empty() ||

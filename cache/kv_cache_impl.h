@@ -86,7 +86,8 @@ struct KvCache::Impl {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   void ReleaseReservation(WriteState& state) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   void ReleaseRetained(WriteState& state) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
-  void DeletePayload(absl::Span<const DirectoryEntry> entries);
+  // The records of these puts; best effort.
+  void DeletePayload(std::vector<uint64_t> put_ids);
   // Evicts unleased leaves until at most `target_bytes` of records are stored
   // or none is left.
   void EvictTo(int64_t target_bytes) ABSL_LOCKS_EXCLUDED(meta_mu, mu);

@@ -15,6 +15,12 @@ namespace {
 // Recency that a commit may carry along: a batch stays below about 200 KiB.
 constexpr size_t kMaxBucketsPerCommit = 1024;
 
+std::vector<uint64_t> PutIds(absl::Span<const DirectoryEntry> entries) {
+  std::vector<uint64_t> ids;
+  for (const DirectoryEntry& entry : entries) ids.push_back(entry.put_id);
+  return ids;
+}
+
 }  // namespace
 
 KvCache::Impl::~Impl() {
@@ -52,7 +58,7 @@ void KvCache::Impl::RunWriter() {
           absl::MutexLock lock(&mu);
           admitted = state.admitted;  // nothing was put before
         }
-        if (admitted) DeletePayload(state.entries);
+        if (admitted) DeletePayload(PutIds(state.entries));
         absl::MutexLock lock(&mu);
         ReleaseReservation(state);
         break;
@@ -117,14 +123,20 @@ void KvCache::Impl::ReleaseRetained(WriteState& state) {
   state.retained_bytes = 0;
 }
 
-void KvCache::Impl::DeletePayload(absl::Span<const DirectoryEntry> entries) {
-  for (const DirectoryEntry& entry : entries) {
-    const absl::Status status = payload->DeleteRange(
-        FirstRecordKey(entry.put_id), FirstRecordKey(entry.put_id + 1));
+void KvCache::Impl::DeletePayload(std::vector<uint64_t> put_ids) {
+  // The spans of one write have consecutive ids: one range for all of them,
+  // since RocksDB pays for every range at every read until it is compacted.
+  std::sort(put_ids.begin(), put_ids.end());
+  for (size_t i = 0; i < put_ids.size();) {
+    const uint64_t begin = put_ids[i];
+    uint64_t end = begin;
+    while (i < put_ids.size() && put_ids[i] == end) ++end, ++i;
+    const absl::Status status =
+        payload->DeleteRange(FirstRecordKey(begin), FirstRecordKey(end));
     // Bytes that no entry names: the next start deletes them.
     if (!status.ok()) {
       Log(Severity::kWarning,
-          absl::StrCat("cache: left payload of put ", entry.put_id,
+          absl::StrCat("cache: left payload of puts ", begin, " to ", end - 1,
                        " behind: ", status.ToString()));
     }
   }
@@ -224,7 +236,7 @@ void KvCache::Impl::Erase(std::vector<DirectoryEntry> entries) {
     unerased = std::move(entries);
     return;
   }
-  DeletePayload(entries);
+  DeletePayload(PutIds(entries));
 }
 
 // --- Writer
@@ -537,7 +549,7 @@ CommitResult KvCacheWriter::Commit(std::optional<SessionUpdate> session) {
     result.lease = cache_->LeaseLocked(std::move(keys));
   }
   // Another request stored these meanwhile; its records are the ones named.
-  impl_.DeletePayload(twice);
+  impl_.DeletePayload(PutIds(twice));
   lease_.Release();
   return result;
 }
