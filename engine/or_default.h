@@ -1,4 +1,5 @@
-// Optional keys: a getter's NOT_FOUND becomes a default, other errors stay.
+// Optional and required keys: a getter's NOT_FOUND becomes a default, or the
+// file's fault; other errors stay.
 #pragma once
 
 #include "absl/status/status.h"
@@ -9,6 +10,14 @@ namespace overture::engine {
 template <typename T>
 absl::StatusOr<T> OrDefault(absl::StatusOr<T> value, T fallback) {
   if (absl::IsNotFound(value.status())) return fallback;
+  return value;
+}
+
+template <typename T>
+absl::StatusOr<T> Required(absl::StatusOr<T> value) {
+  if (absl::IsNotFound(value.status())) {
+    return absl::InvalidArgumentError(value.status().message());
+  }
   return value;
 }
 

@@ -39,6 +39,8 @@ class PreTokenizer {
  public:
   // Each step cuts every piece of the step before. The values enter the
   // tokenizer's digest: do not renumber.
+  // NOTE: all steps see Unicode 16. In the source Digits alone knows the 13
+  // numbers that Unicode 17 adds.
   enum class Step : uint8_t {
     kGpt2 = 1,         // kGpt2Pattern
     kLlama3 = 2,       // kLlama3Pattern

@@ -1,6 +1,7 @@
 // Byte-level BPE as Hugging Face `tokenizers` does it: added (special) tokens
 // are cut out first, the rest is pre-tokenised by the model's rule, each piece
-// is merged by rank. Immutable after loading, so thread-safe.
+// is merged by rank. Immutable after loading, so thread-safe. A word-level
+// tokenizer.json is read as well: its tokens are words between white space.
 //
 // Errors of the loaders: INVALID_ARGUMENT for malformed or inconsistent data
 // (names the key or index), UNIMPLEMENTED for another kind of tokenizer or an
@@ -41,15 +42,17 @@ class Tokenizer {
   virtual std::vector<int32_t> Encode(absl::string_view text,
                                       const EncodeOptions& options) const = 0;
 
-  // Bytes of the tokens, concatenated; may end inside a UTF-8 sequence.
-  // Special tokens yield nothing unless `keep_special`. OUT_OF_RANGE names the
-  // first id outside the vocabulary.
+  // Bytes of the tokens, concatenated; may end inside a UTF-8 sequence (see
+  // StreamDecoder). Words are joined by spaces. Special tokens yield nothing
+  // unless `keep_special`, nor do ids that only pad the vocabulary.
+  // OUT_OF_RANGE names the first id outside [0, vocab_size()).
   virtual absl::StatusOr<std::string> Decode(absl::Span<const int32_t> ids,
                                              bool keep_special) const = 0;
 
+  // One above the largest id.
   virtual int64_t vocab_size() const = 0;
 
-  // Id of a token by its text ("<|im_end|>"), or -1.
+  // Id of a token by its decoded text ("<|im_end|>", " the"), or -1.
   virtual int32_t TokenId(absl::string_view text) const = 0;
 
   // SHA-256 over vocabulary, merges, added tokens and rules, independent of

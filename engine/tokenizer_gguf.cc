@@ -48,15 +48,6 @@ absl::StatusOr<const PreRule*> FindPreRule(absl::string_view name) {
                    "\" is not supported; supported: ", known));
 }
 
-// A key that must be there: its absence is the file's fault.
-template <typename T>
-absl::StatusOr<T> Required(absl::StatusOr<T> value) {
-  if (absl::IsNotFound(value.status())) {
-    return absl::InvalidArgumentError(value.status().message());
-  }
-  return value;
-}
-
 absl::Status AddTokens(const std::vector<absl::string_view>& texts,
                        const std::vector<int64_t>& types, TokenizerSpec* spec) {
   for (size_t i = 0; i < texts.size(); ++i) {

@@ -27,15 +27,6 @@ absl::Status Unsupported(absl::string_view what, absl::string_view value,
                    "\" is not supported; supported: ", supported));
 }
 
-// A key that must be there: its absence is the file's fault.
-template <typename T>
-absl::StatusOr<T> Required(absl::StatusOr<T> value) {
-  if (absl::IsNotFound(value.status())) {
-    return absl::InvalidArgumentError(value.status().message());
-  }
-  return value;
-}
-
 // The member, or null if it is absent or null.
 absl::StatusOr<const json*> Optional(const json& object,
                                      absl::string_view key) {
@@ -52,13 +43,15 @@ absl::StatusOr<const json*> Array(const json& object, absl::string_view key) {
   return value;
 }
 
-absl::StatusOr<absl::string_view> Type(const json& object) {
-  OVERTURE_ASSIGN_OR_RETURN(const json* type,
-                            Required(GetJsonMember(object, "type")));
-  const auto* text = type->get_ptr<const json::string_t*>();
+// `what` names the object in errors.
+absl::StatusOr<absl::string_view> Type(const json& object,
+                                       absl::string_view what) {
+  const auto type = Required(GetJsonMember(object, "type"));
+  if (!type.ok()) return WithContext(type.status(), what);
+  const auto* text = (*type)->get_ptr<const json::string_t*>();
   if (text == nullptr) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("'type' is ", type->type_name(), ", expected a string"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        what, ": 'type' is ", (*type)->type_name(), ", expected a string"));
   }
   return absl::string_view(*text);
 }
@@ -73,41 +66,46 @@ absl::StatusOr<int32_t> CheckId(int64_t id, absl::string_view what) {
 
 // Calls `read` with the members of a Sequence's list under `list_key`, at any
 // depth, or with `object` itself if it is no Sequence. ParseJson limits the
-// depth.
+// depth. `what` names the object in errors.
 template <typename Read>
-absl::Status ForEachPart(const json& object, absl::string_view list_key,
-                         const Read& read) {
-  OVERTURE_ASSIGN_OR_RETURN(const absl::string_view type, Type(object));
+absl::Status ForEachPart(const json& object, absl::string_view what,
+                         absl::string_view list_key, const Read& read) {
+  OVERTURE_ASSIGN_OR_RETURN(const absl::string_view type, Type(object, what));
   if (type != "Sequence") return read(object, type);
   OVERTURE_ASSIGN_OR_RETURN(const json* list, Array(object, list_key));
   for (const json& part : *list) {
-    OVERTURE_RETURN_IF_ERROR(ForEachPart(part, list_key, read));
+    OVERTURE_RETURN_IF_ERROR(ForEachPart(part, what, list_key, read));
   }
   return absl::OkStatus();
 }
 
+absl::StatusOr<AddedToken> ReadAddedToken(const json& item) {
+  AddedToken token;
+  OVERTURE_ASSIGN_OR_RETURN(const int64_t id, Required(GetJsonInt(item, "id")));
+  OVERTURE_ASSIGN_OR_RETURN(token.id, CheckId(id, "id"));
+  OVERTURE_ASSIGN_OR_RETURN(token.content,
+                            Required(GetJsonString(item, "content")));
+  const std::pair<const char*, bool*> flags[] = {
+      {"special", &token.special},
+      {"normalized", &token.normalized},
+      {"lstrip", &token.lstrip},
+      {"rstrip", &token.rstrip},
+      {"single_word", &token.single_word}};
+  for (const auto& [key, flag] : flags) {
+    OVERTURE_ASSIGN_OR_RETURN(*flag, OrDefault(GetJsonBool(item, key), false));
+  }
+  return token;
+}
+
 absl::Status ReadAddedTokens(const json& root, TokenizerSpec* spec) {
-  OVERTURE_ASSIGN_OR_RETURN(const json* list, Optional(root, "added_tokens"));
-  if (list == nullptr) return absl::OkStatus();
-  OVERTURE_ASSIGN_OR_RETURN(list, Array(root, "added_tokens"));
-  for (const json& item : *list) {
-    AddedToken token;
-    OVERTURE_ASSIGN_OR_RETURN(const int64_t id,
-                              Required(GetJsonInt(item, "id")));
-    OVERTURE_ASSIGN_OR_RETURN(token.id, CheckId(id, "added_tokens"));
-    OVERTURE_ASSIGN_OR_RETURN(token.content,
-                              Required(GetJsonString(item, "content")));
-    const std::pair<const char*, bool*> flags[] = {
-        {"special", &token.special},
-        {"normalized", &token.normalized},
-        {"lstrip", &token.lstrip},
-        {"rstrip", &token.rstrip},
-        {"single_word", &token.single_word}};
-    for (const auto& [key, flag] : flags) {
-      OVERTURE_ASSIGN_OR_RETURN(*flag,
-                                OrDefault(GetJsonBool(item, key), false));
+  if (!HasJsonMember(root, "added_tokens")) return absl::OkStatus();
+  OVERTURE_ASSIGN_OR_RETURN(const json* list, Array(root, "added_tokens"));
+  for (size_t i = 0; i < list->size(); ++i) {
+    auto token = ReadAddedToken((*list)[i]);
+    if (!token.ok()) {
+      return WithContext(token.status(), absl::StrCat("added_tokens[", i, "]"));
     }
-    spec->added.push_back(std::move(token));
+    spec->added.push_back(*std::move(token));
   }
   return absl::OkStatus();
 }
@@ -115,14 +113,15 @@ absl::Status ReadAddedTokens(const json& root, TokenizerSpec* spec) {
 absl::Status ReadNormalizer(const json& root, TokenizerSpec* spec) {
   OVERTURE_ASSIGN_OR_RETURN(const json* object, Optional(root, "normalizer"));
   if (object == nullptr) return absl::OkStatus();
-  return ForEachPart(
-      *object, "normalizers", [spec](const json&, absl::string_view type) {
-        if (type != "NFC") {
-          return Unsupported("normalizer", type, "NFC, Sequence");
-        }
-        spec->nfc = true;
-        return absl::OkStatus();
-      });
+  return ForEachPart(*object, "normalizer", "normalizers",
+                     [spec](const json&, absl::string_view type) {
+                       if (type != "NFC") {
+                         return Unsupported("normalizer", type,
+                                            "NFC, Sequence");
+                       }
+                       spec->nfc = true;
+                       return absl::OkStatus();
+                     });
 }
 
 absl::Status ReadSplit(const json& object, TokenizerSpec* spec) {
@@ -195,7 +194,8 @@ absl::Status ReadPreTokenizer(const json& root, TokenizerSpec* spec) {
                        "Split, ByteLevel, Digits, WhitespaceSplit, Sequence");
   };
   if (object != nullptr) {
-    OVERTURE_RETURN_IF_ERROR(ForEachPart(*object, "pretokenizers", read));
+    OVERTURE_RETURN_IF_ERROR(
+        ForEachPart(*object, "pre_tokenizer", "pretokenizers", read));
   }
   const bool is_bpe = spec->model == TokenizerSpec::Model::kByteLevelBpe;
   if (is_bpe && !byte_level) {
@@ -257,7 +257,7 @@ absl::Status ReadPostProcessor(const json& root, TokenizerSpec* spec) {
                             Optional(root, "post_processor"));
   if (object == nullptr) return absl::OkStatus();
   return ForEachPart(
-      *object, "processors",
+      *object, "post_processor", "processors",
       [spec](const json& part, absl::string_view type) -> absl::Status {
         if (type == "TemplateProcessing") return ReadTemplate(part, spec);
         if (type == "ByteLevel") return absl::OkStatus();  // offsets only
@@ -270,14 +270,15 @@ absl::Status CheckDecoder(const json& root, const TokenizerSpec& spec) {
   OVERTURE_ASSIGN_OR_RETURN(const json* object, Optional(root, "decoder"));
   if (object == nullptr) return absl::OkStatus();
   const bool is_bpe = spec.model == TokenizerSpec::Model::kByteLevelBpe;
-  return ForEachPart(
-      *object, "decoders", [is_bpe](const json&, absl::string_view type) {
-        if (is_bpe && type == "ByteLevel") {
-          return absl::OkStatus();
-        }
-        return Unsupported("decoder", type,
+  return ForEachPart(*object, "decoder", "decoders",
+                     [is_bpe](const json&, absl::string_view type) {
+                       if (is_bpe && type == "ByteLevel") {
+                         return absl::OkStatus();
+                       }
+                       return Unsupported(
+                           "decoder", type,
                            is_bpe ? "ByteLevel, Sequence" : "none");
-      });
+                     });
 }
 
 absl::Status ReadVocab(const json& model, TokenizerSpec* spec) {
@@ -364,7 +365,7 @@ absl::Status ReadModel(const json& root, TokenizerSpec* spec) {
                       model->contains("merges");
   absl::string_view type = "BPE";
   if (!is_old) {
-    OVERTURE_ASSIGN_OR_RETURN(type, Type(*model));
+    OVERTURE_ASSIGN_OR_RETURN(type, Type(*model, "model"));
   }
   if (type != "BPE" && type != "WordLevel") {
     return Unsupported("model", type, "BPE, WordLevel");

@@ -48,8 +48,8 @@ TEST(TokenizerFuzzTest, DamagedFilesNeitherCrashNorCostMemory) {
   // A JSON value costs up to 30 times its text, and an id up to twice the
   // number of tokens plus 1024 costs 40 bytes; a trie node of an added token
   // about 60.
-  corpus.max_bytes_per_input_byte = 128;
-  corpus.base_bytes = 128 << 10;
+  corpus.max_bytes_per_input_byte = 64;
+  corpus.base_bytes = 64 << 10;
   RunCorpus(corpus);
 }
 

@@ -269,7 +269,8 @@ class RandomTexts:
         if kind == 0:
             return chr(rng.randrange(32, 127))
         if kind == 1:
-            return rng.choice(" \t\n\r\u00a0\u2003\u3000\u0085\u180e\u200b\u200d")
+            return rng.choice(" \t\n\r\u00a0\u2003\u3000\u0085\u180e\u200b"
+                              "\u200d")
         if kind == 2:
             return rng.choice("'sStTrReEvVmMlLdD\u017f")
         if kind == 3:
@@ -282,13 +283,15 @@ class RandomTexts:
         if kind == 6:
             return chr(rng.randrange(0x10000, 0x110000))
         if kind == 7:
-            return rng.choice(["<|im_start|>", "<|im_end|>", "<|", "|>", "<mask>",
-                               "<|endoftext|>", "word", "<rs>", "caf\u00e9",
-                               "the ", "<tool_call>", "<|eot_id|>"])
+            return rng.choice(["<|im_start|>", "<|im_end|>", "<|", "|>",
+                               "<mask>", "<|endoftext|>", "word", "<rs>",
+                               "caf\u00e9", "the ", "<tool_call>",
+                               "<|eot_id|>"])
         if kind == 8:  # marks and what they compose with
-            return rng.choice("aeouAEOsz\u00e9\u1e69\u0915\u0928\u1100\u1161\u11a8"
-                              "\uac00\uac01\u0301\u0302\u0323\u0307\u0338\u093c"
-                              "\u0345\u05bc\u212b\u0344\u30ab\u3099\u0bc6\u0bbe")
+            return rng.choice("aeouAEOsz\u00e9\u1e69\u0915\u0928\u1100\u1161"
+                              "\u11a8\uac00\uac01\u0301\u0302\u0323\u0307"
+                              "\u0338\u093c\u0345\u05bc\u212b\u0344\u30ab"
+                              "\u3099\u0bc6\u0bbe")
         if kind == 9:
             return chr(rng.randrange(0x300, 0x370))
         text = rng.choice(self.whole)
