@@ -187,7 +187,8 @@ struct Stores {
 };
 Stores OpenMemoryStores();
 // One RocksDB in folder `path` (made if absent, its parent must exist).
-// UNAVAILABLE if another process holds it.
+// UNAVAILABLE if another process holds it, DATA_LOSS if RocksDB's own files are
+// damaged beyond a record.
 absl::StatusOr<Stores> OpenRocksDbStores(absl::string_view path);
 
 }  // namespace overture::cache

@@ -166,6 +166,12 @@ class Database {
         {{rocksdb::kDefaultColumnFamilyName, MakeMetaOptions()},
          {"payload", MakePayloadOptions()}},
         &handles, &database->db_);
+    if (status.IsCorruption()) {
+      // Not emptied by us: other tables may hold what was acknowledged.
+      return absl::DataLossError(
+          absl::StrCat("RocksDB open of ", folder, ": ", status.ToString(),
+                       "; move the folder away to start with an empty cache"));
+    }
     if (!status.ok()) {
       return WriteError(status, absl::StrCat("open of ", folder));
     }

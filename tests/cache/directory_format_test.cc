@@ -45,6 +45,19 @@ TEST(DirectoryFormatTest, AnEntryCountsItsRecordsAndBytes) {
   EXPECT_EQ(entry.stored_bytes(), 60 * 128 + 30 * 300 * 2 * 3 * 64 * 2);
 }
 
+TEST(DirectoryFormatTest, BytesBeyondFourGibAreCounted) {
+  DirectoryEntry entry = Entry();
+  // A segment of a model of 80 layers: 5 GiB. A million tokens: 320 GiB.
+  entry.layout = {.num_layers = 80,
+                  .num_kv_heads = 8,
+                  .head_dim = 128,
+                  .dtype = DType::kBF16};
+  entry.span.num_tokens = 16384;
+  EXPECT_EQ(entry.stored_bytes(), (int64_t{5} << 30) + 80 * 64 * 128);
+  entry.span.num_tokens = 1 << 20;
+  EXPECT_EQ(entry.stored_bytes(), (int64_t{320} << 30) + 80 * 4096 * 128);
+}
+
 TEST(DirectoryFormatTest, EveryFlippedBitOfAnEntryIsDataLoss) {
   const std::string key = EntryKey(Entry().span.key);
   const std::string intact = EncodeEntry(Entry());

@@ -1,6 +1,7 @@
 // Restart, damage on the medium, and foreign or malformed contents: RocksDB on
 // a real disk.
 #include <algorithm>
+#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -265,6 +266,85 @@ TEST_F(KvCacheRecoveryTest, ALostBlobFileIsAMiss) {
               StatusIs(absl::StatusCode::kDataLoss));
   EXPECT_EQ(CleanMatch(dense_, lost), 0);
   EXPECT_EQ(CleanMatch(dense_, kept), 512);
+}
+
+// Short tails lie in the tables themselves, whose blocks are read without
+// RocksDB's checksum.
+TEST_F(KvCacheRecoveryTest, AFlippedByteInATableIsNeverServed) {
+  Restart();
+  const auto tokens = Prompt(1, 600);
+  const ChainPolicy tiny = DensePolicy(kTinyLayout);
+  ASSERT_TRUE(Store(*cache_, tiny, tokens).persisted);
+  cache_.reset();
+  std::filesystem::path table;
+  for (const auto& file :
+       std::filesystem::directory_iterator(dir_.Join("db"))) {
+    if (file.path().extension() == ".sst") table = file.path();
+  }
+  ASSERT_FALSE(table.empty());
+  std::ifstream in(table, std::ios::binary);
+  const std::string intact((std::istreambuf_iterator<char>(in)), {});
+  ASSERT_GT(intact.size(), size_t{200000});  // the records are in there
+
+  const testing::TempDir copies;
+  int num_misses = 0, num_refused = 0;
+  constexpr int kPlaces = 40;
+  for (int i = 0; i < kPlaces; ++i) {
+    // Spread over the file, its end included: index, filter, footer.
+    const size_t at =
+        i < 20 ? intact.size() * i / 20 : intact.size() - 1 - (i - 20) * 60;
+    SCOPED_TRACE(at);
+    const std::string copy = copies.Join(std::to_string(i));
+    std::filesystem::copy(dir_.Join("db"), copy);
+    std::string damaged = intact;
+    damaged[at] ^= 0x10;
+    std::ofstream(std::filesystem::path(copy) / table.filename(),
+                  std::ios::binary)
+        << damaged;
+    auto stores = OpenRocksDbStores(copy);
+    if (!stores.ok()) {
+      EXPECT_THAT(stores.status(), StatusIs(absl::StatusCode::kDataLoss));
+      ++num_refused;
+      continue;
+    }
+    auto cache =
+        KvCache::Open({.max_bytes = int64_t{256} << 20},
+                      std::move(stores->meta), std::move(stores->payload));
+    if (!cache.ok()) {
+      EXPECT_THAT(cache.status(), StatusIs(absl::StatusCode::kDataLoss));
+      ++num_refused;
+      continue;
+    }
+    // Until a match is clean: each round may lose a span to the damage.
+    for (int round = 0; round < 4; ++round) {
+      const PrefixMatch match = (*cache)->Match(tiny, tokens, 600);
+      const absl::Status read = CheckCanary(**cache, tiny, match.spans, tokens);
+      if (read.ok()) {
+        num_misses += match.num_tokens < 600;
+        break;
+      }
+      ASSERT_NE((*cache)->stats().damaged_records, 0) << read;
+      ASSERT_LT(round, 3);
+    }
+  }
+  // Damage in a table's index or footer stops the start; docs/kv_format.md.
+  EXPECT_GT(num_misses, 0);
+  std::printf("%d places: %d misses, %d stores refused\n", kPlaces, num_misses,
+              num_refused);
+}
+
+// One file of tables and one of blobs per commit, and still little beside the
+// payload.
+TEST_F(KvCacheRecoveryTest, OneBlockPromptsCostLittleMoreThanTheirBytes) {
+  Restart();
+  int64_t payload_bytes = 0;
+  for (uint64_t i = 0; i < 50; ++i) {
+    ASSERT_TRUE(Store(*cache_, dense_, Prompt(i, 256)).persisted);
+    payload_bytes += dense_.layout.TotalBytes(256);
+  }
+  const KvCache::Stats stats = cache_->stats();
+  EXPECT_LE(stats.stored_bytes, payload_bytes * 1.01);
+  EXPECT_LE(stats.physical_bytes, payload_bytes * 1.02);
 }
 
 TEST_F(KvCacheRecoveryTest, ForeignFilesInTheFolderAreTolerated) {
