@@ -1,0 +1,145 @@
+#include <cuda.h>
+#include <cuda_runtime.h>
+
+#include <cmath>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "kernels/sparse_attention/kernel.cuh"
+#include "kernels/sparse_attention/sparse_attention.h"
+
+namespace overture::kernels {
+namespace {
+
+absl::Status CudaStatus(cudaError_t error, const char* what) {
+  if (error == cudaSuccess) return absl::OkStatus();
+  return absl::InternalError(
+      absl::StrCat(what, ": ", cudaGetErrorString(error)));
+}
+
+using EncodeTiled = decltype(&cuTensorMapEncodeTiled);
+
+// The driver entry point, so that nothing links against libcuda.
+absl::StatusOr<EncodeTiled> GetEncodeTiled() {
+  void* function = nullptr;
+  cudaDriverEntryPointQueryResult result;
+  OVERTURE_RETURN_IF_ERROR(CudaStatus(
+      cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function,
+                                       12000, cudaEnableDefault, &result),
+      "cuTensorMapEncodeTiled"));
+  if (result != cudaDriverEntryPointSuccess || function == nullptr) {
+    return absl::UnimplementedError("driver has no cuTensorMapEncodeTiled");
+  }
+  return reinterpret_cast<EncodeTiled>(function);
+}
+
+// (head_dim, rows, heads), boxes of 64 columns x `box_rows` rows, swizzled.
+absl::Status MakeMap(EncodeTiled encode, const void* data, int64_t head_dim,
+                     int64_t rows, int64_t heads, int64_t stride_row,
+                     int64_t stride_head, int box_rows, CUtensorMap* map) {
+  const cuuint64_t dims[3] = {static_cast<cuuint64_t>(head_dim),
+                              static_cast<cuuint64_t>(rows),
+                              static_cast<cuuint64_t>(heads)};
+  const cuuint64_t strides[2] = {static_cast<cuuint64_t>(stride_row * 2),
+                                 static_cast<cuuint64_t>(stride_head * 2)};
+  const cuuint32_t box[3] = {64, static_cast<cuuint32_t>(box_rows), 1};
+  const cuuint32_t steps[3] = {1, 1, 1};
+  const CUresult result =
+      encode(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, const_cast<void*>(data),
+             dims, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+             CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+             CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  if (result == CUDA_SUCCESS) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("tensor map of ", heads, " x ", rows, " x ", head_dim,
+                   ", strides ", stride_head, ", ", stride_row,
+                   ": driver error ", static_cast<int>(result)));
+}
+
+template <int kHeadDim>
+absl::Status Launch(const SparseAttentionParams& params,
+                    const DeviceTilePlan& plan, cudaStream_t stream) {
+  using T = sm90::Traits<kHeadDim>;
+  OVERTURE_ASSIGN_OR_RETURN(const EncodeTiled encode, GetEncodeTiled());
+  sm90::KernelParams p;
+  const auto kv_map = [&](const void* data, int rows, CUtensorMap* map) {
+    return MakeMap(encode, data, kHeadDim, plan.kv_len, params.num_kv_heads,
+                   params.stride_kv_row, params.stride_kv_head, rows, map);
+  };
+  OVERTURE_RETURN_IF_ERROR(kv_map(params.k, sm90::kSubTile, &p.k));
+  OVERTURE_RETURN_IF_ERROR(kv_map(params.k, sm90::kBlockN, &p.k2));
+  OVERTURE_RETURN_IF_ERROR(kv_map(params.v, sm90::kSubTile, &p.v));
+  OVERTURE_RETURN_IF_ERROR(kv_map(params.v, sm90::kBlockN, &p.v2));
+  OVERTURE_RETURN_IF_ERROR(MakeMap(encode, params.q, kHeadDim, plan.q_len,
+                                   params.num_q_heads, params.stride_q_row,
+                                   params.stride_q_head, sm90::kBlockM, &p.q));
+  OVERTURE_RETURN_IF_ERROR(MakeMap(encode, params.o, kHeadDim, plan.q_len,
+                                   params.num_q_heads, params.stride_o_row,
+                                   params.stride_o_head, 64, &p.o));
+  p.k_data = static_cast<const __nv_bfloat16*>(params.k);
+  p.v_data = static_cast<const __nv_bfloat16*>(params.v);
+  p.stride_kv_row = params.stride_kv_row;
+  p.stride_kv_head = params.stride_kv_head;
+  p.o_data = static_cast<__nv_bfloat16*>(params.o);
+  p.stride_o_row = params.stride_o_row;
+  p.stride_o_head = params.stride_o_head;
+  p.lse = params.lse;
+  p.scale_log2 = params.scale * static_cast<float>(M_LOG2E);
+  p.num_q_heads = params.num_q_heads;
+  p.group = params.num_q_heads / params.num_kv_heads;
+  p.plan = plan;
+
+  constexpr int kShared = sizeof(typename T::SharedStorage);
+  auto* kernel = &sm90::SparseAttentionKernel<kHeadDim>;
+  OVERTURE_RETURN_IF_ERROR(CudaStatus(
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                           kShared),
+      "shared memory of the attention kernel"));
+  int device = 0, num_sms = 0;
+  OVERTURE_RETURN_IF_ERROR(CudaStatus(cudaGetDevice(&device), "device"));
+  OVERTURE_RETURN_IF_ERROR(CudaStatus(
+      cudaDeviceGetAttribute(&num_sms, cudaDevAttrMultiProcessorCount, device),
+      "multiprocessors"));
+  OVERTURE_RETURN_IF_ERROR(CudaStatus(
+      cudaMemsetAsync(plan.next_item, 0, sizeof(int32_t), stream), "counter"));
+  kernel<<<num_sms, sm90::kThreads, kShared, stream>>>(p);
+  return CudaStatus(cudaGetLastError(), "attention launch");
+}
+
+}  // namespace
+
+absl::Status SupportsSparseAttention(const SparseAttentionParams& params) {
+  if (params.dtype != DType::kBF16) {
+    return absl::UnimplementedError(
+        absl::StrCat("GPU attention takes bf16, got ", Name(params.dtype)));
+  }
+  if (params.head_dim != 64 && params.head_dim != 96 &&
+      params.head_dim != 128) {
+    return absl::UnimplementedError(absl::StrCat(
+        "GPU attention takes head dim 64, 96 or 128, got ", params.head_dim));
+  }
+  if (params.num_kv_heads < 1 || params.num_q_heads % params.num_kv_heads) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "num_q_heads ", params.num_q_heads,
+        " is not a multiple of num_kv_heads ", params.num_kv_heads));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status LaunchSparseAttention(const SparseAttentionParams& params,
+                                   const DeviceTilePlan& plan, void* stream) {
+  OVERTURE_RETURN_IF_ERROR(SupportsSparseAttention(params));
+  const auto cuda_stream = static_cast<cudaStream_t>(stream);
+  switch (params.head_dim) {
+    case 64:
+      return Launch<64>(params, plan, cuda_stream);
+    case 96:
+      return Launch<96>(params, plan, cuda_stream);
+    default:
+      return Launch<128>(params, plan, cuda_stream);
+  }
+}
+
+}  // namespace overture::kernels

@@ -1,0 +1,23 @@
+// Attention over any tile plan on the GPU (sm_90a). Plain C++ header.
+//
+// Launches on `stream` and returns; borrows everything until the stream has
+// passed the launch. INVALID_ARGUMENT / UNIMPLEMENTED name what does not fit.
+#pragma once
+
+#include "absl/status/status.h"
+#include "kernels/sparse_attention/device_plan.h"
+#include "kernels/sparse_attention/params.h"
+
+namespace overture::kernels {
+
+// OK if LaunchSparseAttention accepts these shapes on the current device.
+// Needs compute capability 9.0, bf16, head dim 64, 96 or 128, all strides a
+// multiple of 8 elements and pointers 16-byte aligned.
+absl::Status SupportsSparseAttention(const SparseAttentionParams& params);
+
+// `params.plan` is ignored; `plan` lives on the device. `stream` is a
+// cudaStream_t.
+absl::Status LaunchSparseAttention(const SparseAttentionParams& params,
+                                   const DeviceTilePlan& plan, void* stream);
+
+}  // namespace overture::kernels

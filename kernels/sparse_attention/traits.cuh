@@ -1,0 +1,79 @@
+// Tile shapes, shared-memory plan, barriers and roles of the sm_90a attention
+// kernel.
+#pragma once
+
+#include <cstdint>
+
+namespace overture::kernels::sm90 {
+
+inline constexpr int kBlockM = 128;      // query rows of a work item
+inline constexpr int kBlockN = 128;      // keys of a step: two sub-tiles
+inline constexpr int kSubTile = 64;      // keys of a plan's tile
+inline constexpr int kPanel = 64;        // bf16 columns of a swizzled panel
+inline constexpr int kNumConsumers = 2;  // warpgroups of 64 query rows
+inline constexpr int kThreads = 128 * (1 + kNumConsumers);
+
+// Register budget: 65,536 = 128 * (kProducerRegisters + 2 * kConsumerRegisters)
+// rounded down to what setmaxnreg takes.
+inline constexpr int kProducerRegisters = 72;
+inline constexpr int kConsumerRegisters = 216;
+static_assert(128 * (kProducerRegisters + 2 * kConsumerRegisters) <= 65536);
+
+enum class WarpGroupRole : int {
+  kProducer = 0,
+  kConsumer0 = 1,
+  kConsumer1 = 2
+};
+
+// Named barriers (0 is __syncthreads'). Making the consumers take turns at
+// issuing products, as FlashAttention-3 does, gained nothing here (-1%).
+enum NamedBarrier : uint32_t {
+  kProducers = 1,
+  kStore0 = 2,  // one per consumer
+  kStore1 = 3,
+};
+
+// First key of a tile that does not exist: beyond any sequence.
+inline constexpr int kNoTile = 0x40000000;
+
+// What the producer tells the consumers about a step. Column c of half h is
+// key start[h] + c for tiles; for gathered columns only the first `valid` of
+// the step exist and start is unused.
+struct StepInfo {
+  int32_t start[2];
+  int32_t valid;  // < 0: tiles; >= 0: gathered columns that exist
+  int32_t mask;   // 1 if any element must be masked
+};
+
+// What one work item is.
+struct ItemInfo {
+  int32_t q_head;  // < 0: no more work
+  int32_t q_tile;
+  int32_t num_steps;
+};
+
+template <int kHeadDim>
+struct Traits {
+  static_assert(kHeadDim == 64 || kHeadDim == 96 || kHeadDim == 128,
+                "head dims 64, 96 and 128");
+  static constexpr int kPanels = (kHeadDim + kPanel - 1) / kPanel;
+  static constexpr int kStages = kHeadDim == 64 ? 4 : 3;
+  static constexpr int kPanelElements = kBlockN * kPanel;  // 16 KB
+
+  struct SharedStorage {
+    alignas(1024) uint16_t q[kPanels * kBlockM * kPanel];
+    alignas(1024) uint16_t k[kStages][kPanels * kPanelElements];
+    alignas(1024) uint16_t v[kStages][kPanels * kPanelElements];
+    alignas(16) StepInfo step[kStages];
+    ItemInfo item;
+    alignas(8) uint64_t q_full;
+    uint64_t q_empty;
+    uint64_t k_full[kStages];
+    uint64_t k_empty[kStages];
+    uint64_t v_full[kStages];
+    uint64_t v_empty[kStages];
+  };
+  static_assert(sizeof(SharedStorage) <= 227 * 1024, "shared memory of one SM");
+};
+
+}  // namespace overture::kernels::sm90
