@@ -2,22 +2,16 @@
 #include <cuda_runtime.h>
 
 #include <cmath>
-#include <string>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/cuda/status.h"
 #include "base/status_macros.h"
 #include "kernels/sparse_attention/kernel.cuh"
 #include "kernels/sparse_attention/sparse_attention.h"
 
 namespace overture::kernels {
 namespace {
-
-absl::Status CudaStatus(cudaError_t error, const char* what) {
-  if (error == cudaSuccess) return absl::OkStatus();
-  return absl::InternalError(
-      absl::StrCat(what, ": ", cudaGetErrorString(error)));
-}
 
 using EncodeTiled = decltype(&cuTensorMapEncodeTiled);
 
@@ -105,7 +99,7 @@ absl::Status Launch(const SparseAttentionParams& params,
   OVERTURE_RETURN_IF_ERROR(CudaStatus(
       cudaMemsetAsync(plan.next_item, 0, sizeof(int32_t), stream), "counter"));
   kernel<<<num_sms, sm90::kThreads, kShared, stream>>>(p);
-  return CudaStatus(cudaGetLastError(), "attention launch");
+  return CudaLaunchStatus("SparseAttentionKernel");
 }
 
 }  // namespace
@@ -119,6 +113,16 @@ absl::Status SupportsSparseAttention(const SparseAttentionParams& params) {
       params.head_dim != 128) {
     return absl::UnimplementedError(absl::StrCat(
         "GPU attention takes head dim 64, 96 or 128, got ", params.head_dim));
+  }
+  const int64_t strides[] = {params.stride_q_row,  params.stride_q_head,
+                             params.stride_kv_row, params.stride_kv_head,
+                             params.stride_o_row,  params.stride_o_head};
+  for (int64_t stride : strides) {
+    if (stride < 0 || stride % 8 != 0) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "GPU attention takes strides that are multiples of 8 elements, got ",
+          stride));
+    }
   }
   if (params.num_kv_heads < 1 || params.num_q_heads % params.num_kv_heads) {
     return absl::InvalidArgumentError(absl::StrCat(

@@ -1,0 +1,259 @@
+// The producer warpgroup: takes work items, walks their cells, fills the ring
+// of K and V stages. Key tiles come by TMA from one thread; single columns are
+// gathered by all 128 with 16-byte copies, two steps in flight.
+//
+// Source of the gather: MInference, arXiv 2407.02490, section 3.2.
+#pragma once
+
+#include "kernels/ptx/barrier.cuh"
+#include "kernels/ptx/copy.cuh"
+#include "kernels/sparse_attention/kernel_params.cuh"
+
+namespace overture::kernels::sm90 {
+
+// Walks a cell's key tiles backwards, 32 ranges in registers of a warp at a
+// time. All lanes call together and get the same answer.
+struct TileCursor {
+  const KeyRange* ranges;
+  int64_t next;  // index of the next range to load, exclusive
+  int64_t first;
+  int lane;
+  int held = 0;  // ranges left in registers; lane i holds the i-th newest
+  int2 mine = {0, 0};
+  int begin = 0;  // current range
+  int tiles = 0;
+
+  __device__ TileCursor(const KeyRange* r, int64_t first_range,
+                        int64_t end_range, int lane_id)
+      : ranges(r), next(end_range), first(first_range), lane(lane_id) {}
+
+  // First key of the next tile, descending. REQUIRES tiles left.
+  __device__ __forceinline__ int Next() {
+    while (tiles == 0) {
+      if (held == 0) {
+        held = static_cast<int>(min(int64_t{32}, next - first));
+        if (lane < held) {
+          mine = *reinterpret_cast<const int2*>(&ranges[next - 1 - lane]);
+        }
+        next -= held;
+        index = 0;
+      }
+      begin = __shfl_sync(~0u, mine.x, index);
+      tiles = __shfl_sync(~0u, mine.y, index);
+      ++index;
+      --held;
+    }
+    --tiles;
+    return begin + tiles * kSubTile;
+  }
+  int index = 0;
+};
+
+// A producer thread's share of the columns of a step: it copies one 16-byte
+// chunk in eight of rows thread / 8 + 16 i.
+struct GatherColumns {
+  int32_t key[kBlockN / 16];  // -1: no such column
+
+  __device__ __forceinline__ void Load(const int32_t* columns, int count,
+                                       int thread) {
+#pragma unroll
+    for (int i = 0; i < kBlockN / 16; ++i) {
+      const int row = (thread >> 3) + 16 * i;
+      key[i] = row < count ? columns[row] : -1;
+    }
+  }
+};
+
+// Starts copying the columns' rows of K or V into a stage, swizzled as TMA
+// would. Eight neighbouring threads copy one 128-byte line.
+template <int kHeadDim>
+__device__ __forceinline__ void GatherRows(const __nv_bfloat16* head_data,
+                                           int64_t stride_row, uint16_t* stage,
+                                           const GatherColumns& columns,
+                                           int thread) {
+  constexpr int kChunks = kHeadDim / 8;  // 16-byte chunks of a row
+  const uint32_t base = ptx::SharedAddress(stage);
+  const int chunk8 = thread & 7;
+#pragma unroll
+  for (int i = 0; i < kBlockN / 16; ++i) {
+    const int row = (thread >> 3) + 16 * i;
+    const bool valid = columns.key[i] >= 0;
+    const __nv_bfloat16* src =
+        head_data + (valid ? columns.key[i] : 0) * stride_row;
+#pragma unroll
+    for (int c = 0; c < kChunks; c += 8) {
+      const int chunk = c + chunk8;
+      if (kChunks % 8 == 0 || chunk < kChunks) {
+        const uint32_t dst = base + (c >> 3) * (kBlockN * 128) + row * 128 +
+                             ((chunk8 ^ (row & 7)) << 4);
+        ptx::CopyAsync16(dst, src + chunk * 8, valid);
+      }
+    }
+  }
+  ptx::CopyAsyncCommit();
+}
+
+// Makes gathered rows, all but the newest `kPending` groups of every producer
+// thread, visible to the consumers.
+template <int kPending>
+__device__ __forceinline__ void SignalGathered(uint64_t* full, bool leader) {
+  ptx::CopyAsyncWait<kPending>();
+  ptx::FenceProxyAsync();
+  ptx::NamedBarrierSync(kProducers, 128);
+  if (leader) ptx::BarrierArrive(full);
+}
+
+template <int kHeadDim>
+__device__ __forceinline__ void Produce(
+    const KernelParams& p, typename Traits<kHeadDim>::SharedStorage& s) {
+  using T = Traits<kHeadDim>;
+  const int thread = threadIdx.x & 127;
+  const int warp = thread >> 5;
+  const int lane = thread & 31;
+  const bool leader = thread == 0;
+  constexpr uint32_t kTileBytes = kBlockN * T::kPanels * kPanel * 2;
+  const int total = p.num_q_heads * p.plan.num_q_tiles;
+
+  Ring<T::kStages> ring;
+  uint32_t item_phase = 0;
+  for (;;) {
+    // Publish the next item and load its Q.
+    if (warp == 0) {
+      ptx::BarrierWait(&s.q_empty, item_phase ^ 1);
+      if (leader) {
+        const int slot = atomicAdd(p.plan.next_item, 1);
+        ItemInfo info = {-1, 0, 0};
+        if (slot < total) {
+          const int item = p.plan.order[slot];
+          info.q_head = item / p.plan.num_q_tiles;
+          info.q_tile = item - info.q_head * p.plan.num_q_tiles;
+          const int64_t cell = CellOf(p, info.q_head, info.q_tile);
+          const int columns = static_cast<int>(p.plan.column_offsets[cell + 1] -
+                                               p.plan.column_offsets[cell]);
+          info.num_steps = (p.plan.cell_tiles[cell] + 1) / 2 +
+                           (columns + kBlockN - 1) / kBlockN;
+        }
+        s.item = info;
+        if (info.q_head < 0) {
+          ptx::BarrierArrive(&s.q_full);
+        } else {
+          ptx::BarrierArriveExpect(&s.q_full, kBlockM * T::kPanels * 128);
+          const int64_t tile0 = p.plan.q_begin / kBlockM * kBlockM;
+          const int row =
+              static_cast<int>(tile0 - p.plan.q_begin) + info.q_tile * kBlockM;
+          for (int panel = 0; panel < T::kPanels; ++panel) {
+            ptx::TmaLoad3d(&p.q, &s.q[panel * kBlockM * kPanel], &s.q_full,
+                           panel * kPanel, row, info.q_head, ptx::kEvictFirst);
+          }
+        }
+      }
+      __syncwarp();
+    }
+    ptx::BarrierWait(&s.q_full, item_phase);
+    const ItemInfo item = ReadItem(s.item);
+    if (warp != 0 && lane == 0) ptx::BarrierArrive(&s.q_empty);
+    item_phase ^= 1;
+    if (item.q_head < 0) return;
+
+    const int kv_head = item.q_head / p.group;
+    const int64_t cell = CellOf(p, item.q_head, item.q_tile);
+    const int tiles = p.plan.cell_tiles[cell];
+    const int64_t tile_begin =
+        (p.plan.q_begin / kBlockM + item.q_tile) * kBlockM;
+
+    // Key tiles, two a step, from the diagonal backwards. Warp 0 alone.
+    const int tile_steps = (tiles + 1) / 2;
+    if (warp == 0) {
+      TileCursor cursor(p.plan.ranges, p.plan.range_offsets[cell],
+                        p.plan.range_offsets[cell + 1], lane);
+      for (int left = tiles; left > 0; left -= 2) {
+        const int high = cursor.Next();
+        const int low = left > 1 ? cursor.Next() : -1;
+        if (leader) {
+          StepInfo info;
+          // A missing second tile lies beyond all keys: zeros, seen by no row.
+          info.start[0] = low >= 0 ? low : high;
+          info.start[1] = low >= 0 ? high : kNoTile;
+          info.valid = -1;
+          info.mask = low < 0 || high + kSubTile - 1 > tile_begin;
+          const bool adjacent = low >= 0 && low + kSubTile == high;
+
+          ptx::BarrierWait(&s.k_empty[ring.stage], ring.phase ^ 1);
+          s.step[ring.stage] = info;
+          ptx::BarrierArriveExpect(&s.k_full[ring.stage], kTileBytes);
+          for (int panel = 0; panel < T::kPanels; ++panel) {
+            uint16_t* dst = &s.k[ring.stage][panel * T::kPanelElements];
+            if (adjacent) {
+              ptx::TmaLoad3d(&p.k2, dst, &s.k_full[ring.stage], panel * kPanel,
+                             low, kv_head, ptx::kEvictLast);
+            } else {
+              ptx::TmaLoad3d(&p.k, dst, &s.k_full[ring.stage], panel * kPanel,
+                             info.start[0], kv_head, ptx::kEvictLast);
+              ptx::TmaLoad3d(&p.k, dst + kSubTile * kPanel,
+                             &s.k_full[ring.stage], panel * kPanel,
+                             info.start[1], kv_head, ptx::kEvictLast);
+            }
+          }
+          ptx::BarrierWait(&s.v_empty[ring.stage], ring.phase ^ 1);
+          ptx::BarrierArriveExpect(&s.v_full[ring.stage], kTileBytes);
+          for (int panel = 0; panel < T::kPanels; ++panel) {
+            uint16_t* dst = &s.v[ring.stage][panel * T::kPanelElements];
+            if (adjacent) {
+              ptx::TmaLoad3d(&p.v2, dst, &s.v_full[ring.stage], panel * kPanel,
+                             low, kv_head, ptx::kEvictLast);
+            } else {
+              ptx::TmaLoad3d(&p.v, dst, &s.v_full[ring.stage], panel * kPanel,
+                             info.start[0], kv_head, ptx::kEvictLast);
+              ptx::TmaLoad3d(&p.v, dst + kSubTile * kPanel,
+                             &s.v_full[ring.stage], panel * kPanel,
+                             info.start[1], kv_head, ptx::kEvictLast);
+            }
+          }
+        }
+        __syncwarp();
+        ring.Next();
+      }
+    } else {
+      // The other warps take part in the full barriers, so that a step costs
+      // the same arrivals whoever fills it.
+      for (int i = 0; i < tile_steps; ++i) ring.Next();
+    }
+
+    // Single columns, 128 a step, gathered by the whole warpgroup.
+    const int64_t column_begin = p.plan.column_offsets[cell];
+    const int num_columns =
+        static_cast<int>(p.plan.column_offsets[cell + 1] - column_begin);
+    if (num_columns > 0) {
+      // Warp 0 has seen every stage freed; the others must not be more than a
+      // phase ahead when they wait for one.
+      ptx::NamedBarrierSync(kProducers, 128);
+      const __nv_bfloat16* k_head = p.k_data + kv_head * p.stride_kv_head;
+      const __nv_bfloat16* v_head = p.v_data + kv_head * p.stride_kv_head;
+      GatherColumns columns;
+      columns.Load(p.plan.columns + column_begin, num_columns, thread);
+      uint64_t* pending_v = nullptr;  // V of the last step, not yet signalled
+      for (int done = 0; done < num_columns; done += kBlockN) {
+        // Two copies are in flight: each is signalled after the next started.
+        ptx::BarrierWait(&s.k_empty[ring.stage], ring.phase ^ 1);
+        GatherRows<kHeadDim>(k_head, p.stride_kv_row, s.k[ring.stage], columns,
+                             thread);
+        if (pending_v != nullptr) SignalGathered<1>(pending_v, leader);
+        ptx::BarrierWait(&s.v_empty[ring.stage], ring.phase ^ 1);
+        GatherRows<kHeadDim>(v_head, p.stride_kv_row, s.v[ring.stage], columns,
+                             thread);
+        const int count = num_columns - done;
+        if (leader) {
+          s.step[ring.stage] = {{0, 0}, min(count, kBlockN), count < kBlockN};
+        }
+        columns.Load(p.plan.columns + column_begin + done + kBlockN,
+                     count - kBlockN, thread);
+        SignalGathered<1>(&s.k_full[ring.stage], leader);
+        pending_v = &s.v_full[ring.stage];
+        ring.Next();
+      }
+      SignalGathered<0>(pending_v, leader);
+    }
+  }
+}
+
+}  // namespace overture::kernels::sm90

@@ -1,0 +1,76 @@
+#include "kernels/sparse_attention/expanded_plan.h"
+
+#include <set>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "kernels/selectors/static_plans.h"
+#include "tests/support/status_matchers.h"
+
+namespace overture::kernels {
+namespace {
+
+using ::overture::testing::StatusIs;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+// Two lists over rows [0, 256), i.e. two query tiles.
+TilePlan TwoListPlan() {
+  TilePlan plan;
+  plan.tile_rows = kGpuTileRows;
+  plan.tile_keys = kGpuTileKeys;
+  plan.q_len = 256;
+  plan.kv_len = 256;
+  plan.num_lists = 2;
+  plan.range_offsets = {0, 1, 3, 4, 5};
+  plan.ranges = {{0, 2}, {10, 1}, {128, 2}, {0, 2}, {128, 2}};
+  plan.interval_offsets = {0, 0, 2, 2, 3};
+  plan.intervals = {{0, 1}, {2, 1}, {0, 1}};
+  plan.column_offsets = {0, 3, 4};
+  plan.columns = {3, 40, 90, 7};
+  return plan;
+}
+
+TEST(ExpandedPlanTest, WritesOutTilesAndColumnsOfEveryCell) {
+  OVERTURE_ASSERT_OK_AND_ASSIGN(const ExpandedPlan expanded,
+                                ExpandPlan(TwoListPlan(), 4, 2));
+  EXPECT_THAT(expanded.cell_tiles, ElementsAre(2, 3, 2, 2));
+  EXPECT_THAT(expanded.column_offsets, ElementsAre(0, 0, 2, 2, 3));
+  EXPECT_THAT(expanded.columns, ElementsAre(3, 90, 7));
+}
+
+TEST(ExpandedPlanTest, OrdersWorkByCostThenHeadsSideBySide) {
+  // Costs: list 0 is 2 and 4, list 1 is 2 and 3; heads 0 and 1 use list 0.
+  OVERTURE_ASSERT_OK_AND_ASSIGN(const ExpandedPlan expanded,
+                                ExpandPlan(TwoListPlan(), 4, 2));
+  EXPECT_THAT(expanded.order, ElementsAre(1, 3, 5, 7, 0, 2, 4, 6));
+}
+
+TEST(ExpandedPlanTest, EveryItemStandsInTheOrderOnce) {
+  OVERTURE_ASSERT_OK_AND_ASSIGN(const TilePlan plan,
+                                DensePlan({.q_begin = 1000,
+                                           .q_len = 777,
+                                           .kv_len = 1777,
+                                           .tile_rows = kGpuTileRows,
+                                           .tile_keys = kGpuTileKeys}));
+  OVERTURE_ASSERT_OK_AND_ASSIGN(const ExpandedPlan expanded,
+                                ExpandPlan(plan, 6, 2));
+  const std::set<int32_t> items(expanded.order.begin(), expanded.order.end());
+  EXPECT_EQ(items.size(), expanded.order.size());
+  EXPECT_EQ(static_cast<int64_t>(items.size()), 6 * plan.num_q_tiles());
+  EXPECT_EQ(*items.begin(), 0);
+}
+
+TEST(ExpandedPlanTest, RefusesOtherTileShapesAndListCounts) {
+  TilePlan plan = TwoListPlan();
+  EXPECT_THAT(ExpandPlan(plan, 8, 4),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("num_lists is 2, must be 1, 4")));
+  plan.tile_rows = 64;
+  EXPECT_THAT(ExpandPlan(plan, 4, 2),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("64 x 64, the GPU kernel takes 128 x 64")));
+}
+
+}  // namespace
+}  // namespace overture::kernels

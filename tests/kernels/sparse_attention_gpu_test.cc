@@ -1,0 +1,247 @@
+#include <cmath>
+#include <limits>
+#include <random>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "kernels/selectors/static_plans.h"
+#include "kernels/sparse_attention/sparse_attention.h"
+#include "kernels/sparse_attention/uploaded_plan.h"
+#include "tests/support/naive_attention.h"
+#include "tests/support/random_plan.h"
+#include "tests/support/status_matchers.h"
+
+namespace overture::kernels {
+namespace {
+
+using ::overture::testing::ComputeNaiveAttention;
+using ::overture::testing::NaiveAttention;
+using ::overture::testing::RandomPlan;
+using ::overture::testing::StatusIs;
+using ::testing::HasSubstr;
+
+struct Shape {
+  int32_t num_q_heads = 4;
+  int32_t num_kv_heads = 2;
+  int32_t head_dim = 128;
+};
+
+std::vector<BFloat16> Random(int64_t count, float size, std::mt19937& random) {
+  std::normal_distribution<float> normal(0.0f, size);
+  std::vector<BFloat16> values(count);
+  for (BFloat16& value : values) value = BFloat16(normal(random));
+  return values;
+}
+
+// Runs the kernel on random data and compares every output with the oracle.
+void CheckPlan(const TilePlan& plan, const Shape& shape, uint32_t seed,
+               float q_size = 1.0f) {
+  std::mt19937 random(seed);
+  const int64_t dim = shape.head_dim;
+  SparseAttentionParams params = {
+      .dtype = DType::kBF16,
+      .stride_q_row = shape.num_q_heads * dim,  // [row, head, dim]
+      .stride_q_head = dim,
+      .stride_kv_row = dim,
+      .stride_kv_head = plan.kv_len * dim,
+      .stride_o_row = shape.num_q_heads * dim,
+      .stride_o_head = dim,
+      .num_q_heads = shape.num_q_heads,
+      .num_kv_heads = shape.num_kv_heads,
+      .head_dim = shape.head_dim,
+      .scale = 1.0f / std::sqrt(static_cast<float>(dim)),
+      .plan = &plan};
+  const auto q = Random(plan.q_len * params.stride_q_row, q_size, random);
+  const auto k = Random(shape.num_kv_heads * params.stride_kv_head, 1, random);
+  const auto v = Random(shape.num_kv_heads * params.stride_kv_head, 1, random);
+  params.q = q.data();
+  params.k = k.data();
+  params.v = v.data();
+  const NaiveAttention naive = ComputeNaiveAttention(params);
+
+  OVERTURE_ASSERT_OK_AND_ASSIGN(const Stream stream, Stream::Create());
+  OVERTURE_ASSERT_OK_AND_ASSIGN(
+      const UploadedPlan uploaded,
+      UploadedPlan::Upload(plan, shape.num_q_heads, shape.num_kv_heads,
+                           stream));
+  const auto upload = [&](const std::vector<BFloat16>& host) {
+    auto buffer = DeviceBuffer<BFloat16>::Allocate(host.size());
+    EXPECT_TRUE(buffer.ok()) << buffer.status();
+    OVERTURE_EXPECT_OK(buffer->CopyFromHost(absl::MakeConstSpan(host), stream));
+    return *std::move(buffer);
+  };
+  const auto device_q = upload(q);
+  const auto device_k = upload(k);
+  const auto device_v = upload(v);
+  // Poisoned, so that an output nobody writes shows.
+  BFloat16 nan;
+  nan.bits = 0x7fff;
+  std::vector<BFloat16> o(plan.q_len * params.stride_o_row, nan);
+  std::vector<float> lse(shape.num_q_heads * plan.q_len, std::nanf(""));
+  auto device_o = upload(o);
+  OVERTURE_ASSERT_OK_AND_ASSIGN(auto device_lse,
+                                DeviceBuffer<float>::Allocate(lse.size()));
+  params.q = device_q.data();
+  params.k = device_k.data();
+  params.v = device_v.data();
+  params.o = device_o.data();
+  params.lse = device_lse.data();
+  OVERTURE_ASSERT_OK(
+      LaunchSparseAttention(params, uploaded.plan(), stream.get()));
+  OVERTURE_ASSERT_OK(device_o.CopyToHost(absl::MakeSpan(o), stream));
+  OVERTURE_ASSERT_OK(device_lse.CopyToHost(absl::MakeSpan(lse), stream));
+  OVERTURE_ASSERT_OK(stream.Synchronize());
+
+  constexpr double kU = 0x1p-24;     // unit roundoff of fp32
+  constexpr double kBf16 = 0x1p-8;   // of bf16
+  constexpr double kExp2 = 0x1p-22;  // relative error of ex2.approx
+  for (int32_t head = 0; head < shape.num_q_heads; ++head) {
+    for (int64_t row = 0; row < plan.q_len; ++row) {
+      const int64_t index = head * plan.q_len + row;
+      const std::string where =
+          "head " + std::to_string(head) + " row " + std::to_string(row);
+      const double exact_lse = naive.lse[index];
+      if (std::isinf(exact_lse)) {
+        ASSERT_EQ(lse[index], -std::numeric_limits<float>::infinity()) << where;
+      } else {
+        // A score sums dim exact products in fp32 and is scaled and shifted: (2
+        // dim + 6) roundings of at most the largest sum of |q k| * scale, twice
+        // (reference and score). The sum over the keys adds one rounding a
+        // step, log2 and its scaling two of the result.
+        const double score = 2 * (2 * dim + 6) * kU * naive.max_abs[index];
+        const double sum = plan.kv_len * kU + kExp2;
+        ASSERT_NEAR(lse[index], exact_lse,
+                    score + sum + 4 * kU * std::abs(exact_lse))
+            << where;
+      }
+      const double weight =
+          2 * (2 * dim + 6) * kU * naive.max_abs[index] + kExp2;
+      for (int64_t i = 0; i < dim; ++i) {
+        const int64_t at = index * dim + i;
+        const float actual =
+            static_cast<float>(o[row * params.stride_o_row + head * dim + i]);
+        // Weights carry their own error, in numerator and sum, and a bf16
+        // rounding; the output is rounded to bf16 once more.
+        const double bound =
+            (kBf16 + 2 * weight + 2 * plan.kv_len * kU) * naive.magnitude[at] +
+            kBf16 * std::abs(naive.o[at]) * 1.01 + 1e-30;
+        ASSERT_NEAR(actual, naive.o[at], bound) << where << " dim " << i;
+      }
+    }
+  }
+}
+
+TilePlan Dense(int64_t q_begin, int64_t q_len) {
+  return *DensePlan({.q_begin = q_begin,
+                     .q_len = q_len,
+                     .kv_len = q_begin + q_len,
+                     .tile_rows = 128,
+                     .tile_keys = 64});
+}
+
+class SparseAttentionGpuTest : public ::testing::TestWithParam<int32_t> {
+ protected:
+  Shape shape() const { return {.head_dim = GetParam()}; }
+};
+
+TEST_P(SparseAttentionGpuTest, DenseMatchesTheOracle) {
+  CheckPlan(Dense(0, 512), shape(), 1);
+}
+
+TEST_P(SparseAttentionGpuTest, OddLengthsAndPrefixOffsets) {
+  for (const auto& [q_begin, q_len] :
+       std::vector<std::pair<int64_t, int64_t>>{{0, 1},
+                                                {0, 63},
+                                                {0, 65},
+                                                {0, 129},
+                                                {1, 1},
+                                                {63, 2},
+                                                {64, 64},
+                                                {100, 28},
+                                                {127, 1},
+                                                {130, 1},
+                                                {200, 333},
+                                                {255, 258}}) {
+    SCOPED_TRACE(::testing::PrintToString(std::pair(q_begin, q_len)));
+    CheckPlan(Dense(q_begin, q_len), shape(), 2);
+  }
+}
+
+TEST_P(SparseAttentionGpuTest, RandomPlansPerQueryHeadPerKvHeadAndShared) {
+  const uint32_t seed = std::random_device{}();
+  RecordProperty("seed", std::to_string(seed));
+  std::mt19937 random(seed);
+  for (int32_t num_lists : {4, 2, 1}) {
+    for (int64_t q_begin : {0, 77, 300}) {
+      SCOPED_TRACE("seed " + std::to_string(seed) + " lists " +
+                   std::to_string(num_lists) + " q_begin " +
+                   std::to_string(q_begin));
+      const TilePlan plan = RandomPlan({.q_begin = q_begin,
+                                        .q_len = 391,
+                                        .kv_len = q_begin + 391,
+                                        .tile_rows = 128,
+                                        .tile_keys = 64,
+                                        .num_lists = num_lists,
+                                        .num_columns = 200,
+                                        .empty_cells = 0.2},
+                                       random);
+      CheckPlan(plan, shape(), random());
+    }
+  }
+}
+
+TEST_P(SparseAttentionGpuTest, OnlyColumnsAndOnlyEmptyCells) {
+  std::mt19937 random(3);
+  TilePlan plan = RandomPlan({.q_begin = 512,
+                              .q_len = 200,
+                              .kv_len = 712,
+                              .tile_rows = 128,
+                              .tile_keys = 64,
+                              .num_lists = 1,
+                              .num_columns = 400},
+                             random);
+  plan.ranges.clear();
+  plan.range_offsets.assign(plan.range_offsets.size(), 0);
+  CheckPlan(plan, shape(), 4);
+  plan.intervals.clear();
+  plan.interval_offsets.assign(plan.interval_offsets.size(), 0);
+  CheckPlan(plan, shape(), 5);
+}
+
+TEST_P(SparseAttentionGpuTest, LargeScoresMoveTheReferenceOften) {
+  // Scores of a few hundred: the running maximum jumps by more than its slack.
+  CheckPlan(Dense(0, 700), shape(), 6, /*q_size=*/30.0f);
+}
+
+TEST_P(SparseAttentionGpuTest, GroupsOfOneAndOfEight) {
+  CheckPlan(Dense(5, 300), {3, 3, GetParam()}, 7);
+  CheckPlan(Dense(5, 300), {8, 1, GetParam()}, 8);
+}
+
+INSTANTIATE_TEST_SUITE_P(HeadDims, SparseAttentionGpuTest,
+                         ::testing::Values(64, 96, 128));
+
+TEST(SparseAttentionGpuTest, WhatItCannotRunIsNamed) {
+  SparseAttentionParams params = {.dtype = DType::kBF16,
+                                  .num_q_heads = 4,
+                                  .num_kv_heads = 2,
+                                  .head_dim = 80};
+  EXPECT_THAT(SupportsSparseAttention(params),
+              StatusIs(absl::StatusCode::kUnimplemented,
+                       HasSubstr("head dim 64, 96 or 128, got 80")));
+  params.head_dim = 64;
+  params.dtype = DType::kF32;
+  EXPECT_THAT(SupportsSparseAttention(params),
+              StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("f32")));
+  params.dtype = DType::kBF16;
+  params.stride_q_row = 4;
+  EXPECT_THAT(SupportsSparseAttention(params),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("multiples of 8 elements, got 4")));
+}
+
+}  // namespace
+}  // namespace overture::kernels
