@@ -1,0 +1,116 @@
+#include "service/session_record.h"
+
+#include <type_traits>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "base/hash.h"
+
+namespace overture::service {
+namespace {
+
+constexpr absl::string_view kMagic = "OVSS";
+constexpr size_t kHeaderBytes = 16;  // magic, version, zero, checksum
+
+template <typename T>
+void Put(std::string& out, T value) {
+  const auto bits = static_cast<std::make_unsigned_t<T>>(value);
+  for (size_t i = 0; i < sizeof(T); ++i) {
+    out.push_back(static_cast<char>((bits >> (8 * i)) & 0xff));
+  }
+}
+
+// REQUIRES bytes.size() >= sizeof(T).
+template <typename T>
+T Take(absl::string_view& bytes) {
+  std::make_unsigned_t<T> bits = 0;
+  for (size_t i = 0; i < sizeof(T); ++i) {
+    bits |= static_cast<std::make_unsigned_t<T>>(
+        static_cast<std::make_unsigned_t<T>>(
+            static_cast<unsigned char>(bytes[i]))
+        << (8 * i));
+  }
+  bytes.remove_prefix(sizeof(T));
+  return static_cast<T>(bits);
+}
+
+constexpr size_t kFixedBodyBytes = 8 + 4 + 8 + 8 + 4 + 4 * 4 + 8 + 8;
+
+absl::Status Damaged(absl::string_view what) {
+  return absl::DataLossError(absl::StrCat("session record: ", what));
+}
+
+}  // namespace
+
+std::string EncodeSessionRecord(const SessionRecord& record) {
+  std::string body;
+  body.reserve(kFixedBodyBytes + 4 * record.tokens.size());
+  Put<uint64_t>(body, record.incarnation);
+  Put<int32_t>(body, record.num_turns);
+  Put<int64_t>(body, record.created_unix_ms);
+  Put<int64_t>(body, record.updated_unix_ms);
+  const engine::SelectorSpec& selector = record.selector;
+  Put<uint32_t>(body, static_cast<uint32_t>(selector.kind));
+  Put<int32_t>(body, selector.num_initial);
+  Put<int32_t>(body, selector.num_local);
+  Put<int32_t>(body, selector.vertical_slash.vertical);
+  Put<int32_t>(body, selector.vertical_slash.slash);
+  Put<int64_t>(body, selector.segment_tokens);
+  Put<uint64_t>(body, record.tokens.size());
+  for (int32_t id : record.tokens) Put<int32_t>(body, id);
+
+  std::string out(kMagic);
+  out.reserve(kHeaderBytes + body.size());
+  Put<uint16_t>(out, kSessionRecordVersion);
+  Put<uint16_t>(out, 0);
+  Put<uint64_t>(out, Xxh3(body));
+  out += body;
+  return out;
+}
+
+absl::StatusOr<SessionRecord> DecodeSessionRecord(absl::string_view bytes) {
+  if (bytes.size() < kHeaderBytes || bytes.substr(0, kMagic.size()) != kMagic) {
+    return Damaged("no header");
+  }
+  bytes.remove_prefix(kMagic.size());
+  const uint16_t version = Take<uint16_t>(bytes);
+  if (version != kSessionRecordVersion) {
+    return absl::UnimplementedError(
+        absl::StrCat("session record: version ", version,
+                     ", this server reads ", kSessionRecordVersion));
+  }
+  Take<uint16_t>(bytes);
+  const uint64_t checksum = Take<uint64_t>(bytes);
+  if (checksum != Xxh3(bytes)) return Damaged("checksum differs");
+  if (bytes.size() < kFixedBodyBytes) return Damaged("short body");
+
+  SessionRecord record;
+  record.incarnation = Take<uint64_t>(bytes);
+  record.num_turns = Take<int32_t>(bytes);
+  record.created_unix_ms = Take<int64_t>(bytes);
+  record.updated_unix_ms = Take<int64_t>(bytes);
+  engine::SelectorSpec& selector = record.selector;
+  const uint32_t kind = Take<uint32_t>(bytes);
+  if (kind >
+      static_cast<uint32_t>(engine::SelectorSpec::Kind::kVerticalSlash)) {
+    return Damaged(absl::StrCat("selector kind ", kind));
+  }
+  selector.kind = static_cast<engine::SelectorSpec::Kind>(kind);
+  selector.num_initial = Take<int32_t>(bytes);
+  selector.num_local = Take<int32_t>(bytes);
+  selector.vertical_slash.vertical = Take<int32_t>(bytes);
+  selector.vertical_slash.slash = Take<int32_t>(bytes);
+  selector.segment_tokens = Take<int64_t>(bytes);
+  const uint64_t num_tokens = Take<uint64_t>(bytes);
+  if (bytes.size() % 4 != 0 || num_tokens != bytes.size() / 4) {
+    return Damaged(
+        absl::StrCat(num_tokens, " tokens in ", bytes.size(), " bytes"));
+  }
+  record.tokens.reserve(num_tokens);
+  for (uint64_t i = 0; i < num_tokens; ++i) {
+    record.tokens.push_back(Take<int32_t>(bytes));
+  }
+  return record;
+}
+
+}  // namespace overture::service
