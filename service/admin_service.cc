@@ -54,14 +54,14 @@ absl::Status Info(const ServiceContext& context, v1::ServerInfo* out) {
 grpc::ServerUnaryReactor* AdminService::GetServerInfo(
     grpc::CallbackServerContext* call, const v1::GetServerInfoRequest*,
     v1::ServerInfo* response) {
-  return RunUnary(call, context_->io_pool,
+  return RunUnary(call, context_->unary_pool,
                   [this, response] { return Info(*context_, response); });
 }
 
 grpc::ServerUnaryReactor* AdminService::Tokenize(
     grpc::CallbackServerContext* call, const v1::TokenizeRequest* request,
     v1::TokenizeResponse* response) {
-  return RunUnary(call, context_->io_pool, [this, request, response] {
+  return RunUnary(call, context_->unary_pool, [this, request, response] {
     if (context_->tokenizer == nullptr) return NoTokenizer();
     const std::vector<int32_t> ids = context_->tokenizer->Encode(
         request->text(), {.add_special_tokens = request->add_special_tokens(),
@@ -75,7 +75,7 @@ grpc::ServerUnaryReactor* AdminService::Detokenize(
     grpc::CallbackServerContext* call, const v1::DetokenizeRequest* request,
     v1::DetokenizeResponse* response) {
   return RunUnary(
-      call, context_->io_pool, [this, request, response]() -> absl::Status {
+      call, context_->unary_pool, [this, request, response]() -> absl::Status {
         if (context_->tokenizer == nullptr) return NoTokenizer();
         OVERTURE_ASSIGN_OR_RETURN(std::string text,
                                   context_->tokenizer->Decode(

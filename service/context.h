@@ -85,7 +85,10 @@ struct ServiceContext {
   HandleRegistry* handles = nullptr;
   SessionStore* sessions = nullptr;
   ThreadPool* prefill_pool = nullptr;  // one thread per admitted prefill
-  ThreadPool* io_pool = nullptr;       // record reads, sessions, tokenising
+  ThreadPool* fetch_pool = nullptr;    // record reads
+  // Sessions (which may wait for a commit), lookups, tokenising: apart, so that
+  // they do not hold up streams.
+  ThreadPool* unary_pool = nullptr;
   CallGate* prefills = nullptr;
   CallGate* fetches = nullptr;
   RetryHint* retry = nullptr;

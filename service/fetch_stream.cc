@@ -171,7 +171,7 @@ void FetchStream::OnWriteDone(bool ok) {
   } else if (ended_) {
     End(absl::OkStatus());
   } else {
-    context_.io_pool->Run([this] { WriteNext(); });
+    context_.fetch_pool->Run([this] { WriteNext(); });
   }
 }
 

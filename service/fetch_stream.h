@@ -1,4 +1,4 @@
-// One Fetch: begin, chunks, end. The next chunk is built, on the I/O pool, only
+// One Fetch: begin, chunks, end. The next chunk is built, on a pool, only
 // once gRPC has taken the one before, so a reader that does not read holds one
 // chunk and its handle's leases, no thread. Exactly one of {task on the pool,
 // write in flight} exists at any time until Finish, so no lock is needed.

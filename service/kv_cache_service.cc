@@ -101,7 +101,7 @@ absl::Status Describe(const ServiceContext& context,
 grpc::ServerUnaryReactor* KvCacheService::Lookup(
     grpc::CallbackServerContext* call, const v1::LookupRequest* request,
     v1::LookupResponse* response) {
-  return RunUnary(call, context_->io_pool, [this, request, response] {
+  return RunUnary(call, context_->unary_pool, [this, request, response] {
     return LookUp(*context_, *request, response);
   });
 }
@@ -122,7 +122,7 @@ grpc::ServerUnaryReactor* KvCacheService::Describe(
 grpc::ServerUnaryReactor* KvCacheService::Release(
     grpc::CallbackServerContext* call, const v1::ReleaseRequest* request,
     v1::ReleaseResponse* response) {
-  return RunUnary(call, context_->io_pool, [this, request, response] {
+  return RunUnary(call, context_->unary_pool, [this, request, response] {
     const std::vector<std::string> handles(request->handles().begin(),
                                            request->handles().end());
     response->set_released(context_->handles->Release(handles));

@@ -62,7 +62,8 @@ Server::Server(const ServerOptions& options, const ServerParts& parts)
                  .now = options.now}),
       prefill_pool_(std::make_unique<ThreadPool>(
           options.max_queued + 1, options.on_prefill_thread_start)),
-      io_pool_(std::make_unique<ThreadPool>(options.io_threads)) {
+      fetch_pool_(std::make_unique<ThreadPool>(options.fetch_threads)),
+      unary_pool_(std::make_unique<ThreadPool>(options.unary_threads)) {
   context_.engine = parts.engine;
   context_.cache = parts.cache;
   context_.tokenizer = parts.tokenizer;
@@ -71,7 +72,8 @@ Server::Server(const ServerOptions& options, const ServerParts& parts)
   context_.handles = &handles_;
   context_.sessions = &sessions_;
   context_.prefill_pool = prefill_pool_.get();
-  context_.io_pool = io_pool_.get();
+  context_.fetch_pool = fetch_pool_.get();
+  context_.unary_pool = unary_pool_.get();
   context_.prefills = &prefills_;
   context_.fetches = &fetches_;
   context_.retry = &retry_;
@@ -176,7 +178,8 @@ bool Server::Shutdown(absl::Duration grace) {
   if (expiry_.joinable()) expiry_.join();
   // Tasks that outlived their calls, then leases: all before the cache goes.
   prefill_pool_.reset();
-  io_pool_.reset();
+  fetch_pool_.reset();
+  unary_pool_.reset();
   handles_.Clear();
   return ended_by_themselves_;
 }

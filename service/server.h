@@ -43,7 +43,8 @@ struct ServerOptions {
   int64_t max_unstored_session_bytes = int64_t{64} << 20;
   // Streams that fetch; each holds at most one record and one chunk.
   int32_t max_fetches = 256;
-  int32_t io_threads = 4;
+  int32_t fetch_threads = 4;
+  int32_t unary_threads = 4;
   // Runs first on every thread that calls the engine; may be null.
   std::function<void()> on_prefill_thread_start;
   std::function<absl::Time()> now = absl::Now;  // for expiry; tests inject
@@ -108,7 +109,8 @@ class Server {
 
   // Last, so that they are joined before anything they use goes.
   std::unique_ptr<ThreadPool> prefill_pool_;
-  std::unique_ptr<ThreadPool> io_pool_;
+  std::unique_ptr<ThreadPool> fetch_pool_;
+  std::unique_ptr<ThreadPool> unary_pool_;
 };
 
 }  // namespace overture::service

@@ -73,7 +73,7 @@ absl::Status List(const ServiceContext& context,
 grpc::ServerUnaryReactor* SessionService::CreateSession(
     grpc::CallbackServerContext* call, const v1::CreateSessionRequest* request,
     v1::Session* response) {
-  return RunUnary(call, context_->io_pool, [=, this] {
+  return RunUnary(call, context_->unary_pool, [=, this] {
     const absl::Status status = Create(*context_, *request, response);
     AddRetryDelay(call, status, context_->retry->Millis());
     return status;
@@ -83,7 +83,7 @@ grpc::ServerUnaryReactor* SessionService::CreateSession(
 grpc::ServerUnaryReactor* SessionService::GetSession(
     grpc::CallbackServerContext* call, const v1::GetSessionRequest* request,
     v1::Session* response) {
-  return RunUnary(call, context_->io_pool, [this, request, response] {
+  return RunUnary(call, context_->unary_pool, [this, request, response] {
     return Get(*context_, *request, response);
   });
 }
@@ -91,17 +91,18 @@ grpc::ServerUnaryReactor* SessionService::GetSession(
 grpc::ServerUnaryReactor* SessionService::ListSessions(
     grpc::CallbackServerContext* call, const v1::ListSessionsRequest*,
     v1::ListSessionsResponse* response) {
-  return RunUnary(call, context_->io_pool,
+  return RunUnary(call, context_->unary_pool,
                   [this, response] { return List(*context_, response); });
 }
 
 grpc::ServerUnaryReactor* SessionService::DeleteSession(
     grpc::CallbackServerContext* call, const v1::DeleteSessionRequest* request,
     v1::DeleteSessionResponse*) {
-  return RunUnary(call, context_->io_pool, [this, request]() -> absl::Status {
-    OVERTURE_RETURN_IF_ERROR(ValidateSessionId(request->id(), "id"));
-    return context_->sessions->Delete(request->id());
-  });
+  return RunUnary(
+      call, context_->unary_pool, [this, request]() -> absl::Status {
+        OVERTURE_RETURN_IF_ERROR(ValidateSessionId(request->id(), "id"));
+        return context_->sessions->Delete(request->id());
+      });
 }
 
 }  // namespace overture::service

@@ -42,37 +42,33 @@ void SessionStore::Unhold(absl::string_view id) {
   if (!it->second.version.has_value()) entries_.erase(it);
 }
 
-absl::StatusOr<SessionRecord> SessionStore::ReadHeld(absl::string_view id) {
+absl::StatusOr<SessionRecord> SessionStore::Get(absl::string_view id) {
   std::string bytes;
   {
     absl::MutexLock lock(&mutex_);
-    bytes = entries_[id].unstored;
+    const auto it = entries_.find(id);
+    if (it != entries_.end()) bytes = it->second.unstored;
   }
-  absl::StatusOr<SessionRecord> record = absl::InternalError("not read");
   if (bytes.empty()) {
     absl::StatusOr<std::string> stored = cache_->GetSession(id);
-    record = stored.ok() ? DecodeSessionRecord(*stored)
-                         : absl::StatusOr<SessionRecord>(stored.status());
-  } else {
-    record = DecodeSessionRecord(bytes);
-  }
-  absl::MutexLock lock(&mutex_);
-  Entry& entry = entries_[id];
-  if (!record.ok()) {
-    entry.version.reset();
-    if (absl::IsNotFound(record.status())) {
+    if (absl::IsNotFound(stored.status())) {
       return absl::NotFoundError(absl::StrCat(Context(id), ": unknown"));
     }
-    return WithContext(record.status(), Context(id));
+    if (!stored.ok()) return WithContext(stored.status(), Context(id));
+    bytes = *std::move(stored);
   }
-  entry.version = Version{record->incarnation, record->num_turns};
+  absl::StatusOr<SessionRecord> record = DecodeSessionRecord(bytes);
+  if (!record.ok()) return WithContext(record.status(), Context(id));
   return record;
 }
 
-absl::StatusOr<SessionRecord> SessionStore::HoldAndRead(absl::string_view id) {
-  Hold(id);
-  const absl::Cleanup unhold = [&] { Unhold(id); };
-  return ReadHeld(id);
+absl::StatusOr<SessionRecord> SessionStore::ReadHeld(absl::string_view id) {
+  absl::StatusOr<SessionRecord> record = Get(id);
+  absl::MutexLock lock(&mutex_);
+  std::optional<Version>& version = entries_[id].version;
+  version.reset();
+  if (record.ok()) version = Version{record->incarnation, record->num_turns};
+  return record;
 }
 
 absl::StatusOr<std::string> SessionStore::Create(
@@ -105,10 +101,6 @@ absl::StatusOr<std::string> SessionStore::Create(
   return id;
 }
 
-absl::StatusOr<SessionRecord> SessionStore::Get(absl::string_view id) {
-  return HoldAndRead(id);
-}
-
 absl::Status SessionStore::Delete(absl::string_view id) {
   Hold(id);
   const absl::Cleanup unhold = [&] { Unhold(id); };
@@ -131,7 +123,9 @@ int64_t SessionStore::size() { return cache_->stats().num_sessions; }
 
 absl::StatusOr<std::unique_ptr<SessionStore::Turn>> SessionStore::Begin(
     absl::string_view id) {
-  OVERTURE_ASSIGN_OR_RETURN(SessionRecord record, HoldAndRead(id));
+  Hold(id);
+  const absl::Cleanup unhold = [&] { Unhold(id); };
+  OVERTURE_ASSIGN_OR_RETURN(SessionRecord record, ReadHeld(id));
   return std::unique_ptr<Turn>(
       new Turn(this, std::string(id), std::move(record)));
 }

@@ -55,6 +55,7 @@ class SessionStore {
   // An empty `id`: one is made. The id is validated by the caller. Returns it.
   absl::StatusOr<std::string> Create(absl::string_view id,
                                      const engine::SelectorSpec& selector);
+  // As before or as after a commit that is under way; does not wait for it.
   absl::StatusOr<SessionRecord> Get(absl::string_view id);
   absl::Status Delete(absl::string_view id);  // OK if absent
   std::vector<std::string> List();            // ascending
@@ -76,7 +77,7 @@ class SessionStore {
 
     // True if the session has not moved on; then nobody else can change it
     // until End() or the destructor. Called by the engine right before its
-    // commit; waits for another turn's commit, or a read, under way.
+    // commit; waits for another turn's commit under way.
     bool Claim();
 
     // After a successful prefill, with the bytes of Bytes(): makes sure that
@@ -111,10 +112,8 @@ class SessionStore {
   // Waits until nobody holds the session, then holds it.
   void Hold(absl::string_view id);
   void Unhold(absl::string_view id);
-  // REQUIRES the session is held by the caller. Reads it, memory first, and
-  // notes its version.
+  // REQUIRES the session is held by the caller. Get, noting the version.
   absl::StatusOr<SessionRecord> ReadHeld(absl::string_view id);
-  absl::StatusOr<SessionRecord> HoldAndRead(absl::string_view id);
 
   cache::KvCache* const cache_;
   const Options options_;

@@ -233,7 +233,7 @@ TEST(KvCacheServiceTest, ASlowFetchHoldsUpNobodyAndSurvivesRelease) {
   request.set_handle(handle);
   request.set_max_chunk_bytes(kMinChunkBytes);
 
-  // More silent readers than I/O threads.
+  // More silent readers than the pool has threads.
   constexpr int kSilent = 12;
   std::vector<std::unique_ptr<grpc::ClientContext>> contexts;
   std::vector<std::unique_ptr<grpc::ClientReader<v1::KvChunk>>> readers;
