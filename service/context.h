@@ -89,7 +89,8 @@ struct ServiceContext {
   // Sessions (which may wait for a commit), lookups, tokenising: apart, so that
   // they do not hold up streams.
   ThreadPool* unary_pool = nullptr;
-  CallGate* prefills = nullptr;
+  CallGate* prefills = nullptr;         // admitted and not yet computed
+  CallGate* prefill_streams = nullptr;  // until their last event is out
   CallGate* fetches = nullptr;
   RetryHint* retry = nullptr;
   absl::Time started;

@@ -259,8 +259,13 @@ void PrefillCall::FirstToken(int32_t token, float log_probability,
 grpc::ServerWriteReactor<v1::PrefillEvent>* PrefillService::Prefill(
     grpc::CallbackServerContext* call, const v1::PrefillRequest* request) {
   auto prefill = std::make_shared<PrefillCall>(context_, call, request);
+  // Never refused: this gate does not drain and has no limit.
+  (void)context_->prefill_streams->Enter();
   auto* stream =
-      new EventStream([prefill](bool delivered) { prefill->Done(delivered); });
+      new EventStream([prefill, gate = context_->prefill_streams](bool ok) {
+        prefill->Done(ok);
+        gate->Leave();
+      });
   prefill->set_stream(stream);
   if (absl::Status status = context_->prefills->Enter(); !status.ok()) {
     AddRetryDelay(call, status, context_->retry->Millis());

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -53,6 +54,9 @@ struct Server::Services {
 Server::Server(const ServerOptions& options, const ServerParts& parts)
     // The engine holds max_queued waiting and one running.
     : prefills_("prefills", options.max_queued + 1),
+      // Streams outlive their prefill by what a slow reader takes; they hold
+      // little, so that only a drain looks at their number.
+      prefill_streams_("prefill streams", std::numeric_limits<int32_t>::max()),
       fetches_("fetches", options.max_fetches),
       handles_({.max_handles = options.max_handles,
                 .max_view_bytes = options.max_view_bytes,
@@ -75,6 +79,7 @@ Server::Server(const ServerOptions& options, const ServerParts& parts)
   context_.fetch_pool = fetch_pool_.get();
   context_.unary_pool = unary_pool_.get();
   context_.prefills = &prefills_;
+  context_.prefill_streams = &prefill_streams_;
   context_.fetches = &fetches_;
   context_.retry = &retry_;
   context_.started = absl::Now();
@@ -167,7 +172,7 @@ bool Server::Shutdown(absl::Duration grace) {
     grpc_->GetHealthCheckService()->Shutdown();
     prefills_.Drain();
     fetches_.Drain();
-    ended_by_themselves_ = prefills_.WaitIdle(deadline);
+    ended_by_themselves_ = prefill_streams_.WaitIdle(deadline);
     ended_by_themselves_ = fetches_.WaitIdle(deadline) && ended_by_themselves_;
     grpc_->Shutdown(absl::ToChronoTime(absl::Now() + kLastWrites));
   }

@@ -90,6 +90,7 @@ class Server {
   void ExpireLoop();
 
   CallGate prefills_;
+  CallGate prefill_streams_;
   CallGate fetches_;
   RetryHint retry_;
   HandleRegistry handles_;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "base/check.h"
 
 namespace overture::service {
@@ -47,7 +48,11 @@ Harness::Harness(Options options) {
        .identity = {.name = "fake", .weights_digest = files.weights_digest()}});
   OVERTURE_CHECK(server.ok());
   server_ = *std::move(server);
-  channel_ = server_->InProcessChannel();
+  channel_ =
+      options.server.listen.empty()
+          ? server_->InProcessChannel()
+          : grpc::CreateChannel(absl::StrCat("127.0.0.1:", server_->ports()[0]),
+                                grpc::InsecureChannelCredentials());
   prefill_ = v1::PrefillService::NewStub(channel_);
   kv_ = v1::KvCacheService::NewStub(channel_);
   session_ = v1::SessionService::NewStub(channel_);

@@ -1,6 +1,7 @@
 // A whole server in one process: real engine, cache and gRPC, a back end that
-// computes nothing. Tests talk to it through an in-process channel, hold its
-// prefills at a gate and move its clock; nothing sleeps.
+// computes nothing. Tests talk to it through an in-process channel (over TCP if
+// ServerOptions::listen says so), hold its prefills at a gate and move its
+// clock; nothing sleeps.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
