@@ -10,9 +10,9 @@ Transformers LlamaForCausalLM. Ten prompts of real text run through it in
 
 The golden holds, per prompt, its ids, the float64 logits after its last token,
 64 greedy tokens with the margin between the best two logits at each step, and
-how far the two other runs are from float64: the yardsticks from which the test
-derives its tolerances. A prompt with a margin below MIN_MARGIN would test
-rounding, not the engine, and is replaced by a later stretch of its text.
+how far the two other runs are from float64: what bf16 is measured against. A
+prompt with a margin below MIN_MARGIN would test rounding, not the engine, and
+is replaced by a later stretch of its text.
 
   pip install torch transformers gguf numpy
   make_model_goldens.py MODEL.gguf smollm2_135m.json
