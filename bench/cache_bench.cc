@@ -27,6 +27,7 @@
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
 #include "absl/strings/str_cat.h"
+#include "base/allocator.h"
 #include "base/check.h"
 #include "cache/kv_cache.h"
 #include "cache/record_format.h"
@@ -199,5 +200,6 @@ void Run() {
 
 int main(int argc, char** argv) {
   absl::ParseCommandLine(argc, argv);
+  overture::KeepFreedMemory();  // as the server does
   overture::cache::Run();
 }

@@ -23,6 +23,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "base/allocator.h"
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "cache/kv_cache.h"
@@ -148,6 +149,7 @@ bool StopRequested() {
 absl::Status Serve(const Config& config, const sigset_t& stop_signals) {
   const absl::Time begin = absl::Now();
   Steps steps;
+  KeepFreedMemory();
   if (config.threads > 0) omp_set_num_threads(config.threads);
 
   OVERTURE_ASSIGN_OR_RETURN(OpenedStore store, OpenStore(config));
