@@ -290,7 +290,6 @@ class RocksDbPayloadStore final : public PayloadStore {
 
   absl::StatusOr<std::string> Get(absl::string_view key) const override {
     rocksdb::ReadOptions options;
-    options.fill_cache = false;
     // The record's own XXH3 covers it; CRC32C runs at 1.4 GB/s per core here.
     options.verify_checksums = false;
     std::string value;
