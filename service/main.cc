@@ -30,6 +30,7 @@
 #include "engine/backend.h"
 #include "engine/engine.h"
 #include "engine/model_files.h"
+#include "engine/passive_waits.h"
 #include "engine/tokenizer.h"
 #include "service/config.h"
 #include "service/server.h"
@@ -280,4 +281,7 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace overture::service
 
-int main(int argc, char** argv) { return overture::service::Main(argc, argv); }
+int main(int argc, char** argv) {
+  overture::engine::WaitPassively(argv);
+  return overture::service::Main(argc, argv);
+}
