@@ -431,8 +431,14 @@ absl::Status CpuPrefill::FinalLogits() {
                       weights_.output_norm().data(), config.rms_norm_eps, 1,
                       config.hidden_size, weights_.dtype(), normed_.data());
   output_.logits.resize(config.vocab_size);
-  return AsInternal(weights_.lm_head().Apply(
-      normed_.data(), 1, output_.logits.data(), DType::kF32));
+  OVERTURE_RETURN_IF_ERROR(AsInternal(weights_.lm_head().Apply(
+      normed_.data(), 1, output_.logits.data(), DType::kF32)));
+  for (const float logit : output_.logits) {
+    if (std::isfinite(logit)) continue;
+    return absl::InternalError(
+        "a logit is not finite: the model's weights are broken");
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace overture::engine

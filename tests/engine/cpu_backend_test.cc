@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 #include <memory>
 #include <numeric>
 #include <stop_token>
@@ -462,6 +463,40 @@ TEST(CpuBackendStopTest, RefusesTokensOutsideTheVocabulary) {
                        HasSubstr("tokens[2] is 320")));
   EXPECT_THAT(RunPrefill(*backend, std::vector<int32_t>{}),
               StatusIs(absl::StatusCode::kInvalidArgument));
+}
+
+// The same model with a NaN in its last norm.
+class NanFiles final : public ModelFiles {
+ public:
+  explicit NanFiles(const ModelFiles& files) : files_(files) {}
+  const ModelConfig& config() const override { return files_.config(); }
+  const Sha256Digest& weights_digest() const override {
+    return files_.weights_digest();
+  }
+  absl::Status ReadTensor(TensorRole role, int32_t layer,
+                          absl::Span<float> dst) const override {
+    const absl::Status status = files_.ReadTensor(role, layer, dst);
+    if (role == TensorRole::kOutputNorm) dst[3] = NAN;
+    return status;
+  }
+  absl::Status ReadRows(TensorRole role, int32_t layer, int64_t row_begin,
+                        absl::Span<float> dst) const override {
+    return files_.ReadRows(role, layer, row_begin, dst);
+  }
+  absl::StatusOr<Shape> TensorShape(TensorRole role,
+                                    int32_t layer) const override {
+    return files_.TensorShape(role, layer);
+  }
+
+ private:
+  const ModelFiles& files_;
+};
+
+TEST(CpuBackendStopTest, LogitsThatAreNotFiniteAreNoAnswer) {
+  const LoadedTinyModel model({});
+  const auto backend = NewBackend(NanFiles(model.files()));
+  EXPECT_THAT(RunPrefill(*backend, std::vector<int32_t>{1, 2, 3}),
+              StatusIs(absl::StatusCode::kInternal, HasSubstr("not finite")));
 }
 
 TEST(CpuBackendFactsTest, SaysWhatItComputesWith) {
