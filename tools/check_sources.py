@@ -63,8 +63,23 @@ COVERED_BY = {
     "cache/memory_store.cc": "tests/cache/store_test.cc",
     "cache/rocksdb_store.cc": "tests/cache/store_test.cc",
     "cache/kv_cache_writer.cc": "tests/cache/kv_cache_test.cc",
-    # Seen through the client's calls.
+    # Seen through the client's calls, and a report through its document.
     "clients/cpp/grpc_status.cc": "tests/clients/client_test.cc",
+    "clients/demo/document.cc": "tests/clients/report_test.cc",
+    # Programs are run as programs.
+    "clients/demo/demo.cc": "tests/e2e/demo_test.cc",
+    "clients/tool/chat_command.cc": "tests/e2e/chain_test.cc",
+    "clients/tool/common_flags.cc": "tests/e2e/chain_test.cc",
+    "clients/tool/kv_commands.cc": "tests/e2e/chain_test.cc",
+    "clients/tool/prefill_command.cc": "tests/e2e/chain_test.cc",
+    "clients/tool/prefill_run.cc": "tests/e2e/chain_test.cc",
+    "clients/tool/server_process.cc": "tests/e2e/chain_test.cc",
+    # Reactors, over a real channel.
+    "service/admin_service.cc": "tests/service/server_test.cc",
+    "service/event_stream.cc": "tests/service/prefill_service_test.cc",
+    "service/fetch_stream.cc": "tests/service/kv_cache_service_test.cc",
+    "service/session_store.cc": "tests/service/session_service_test.cc",
+    "service/status.cc": "tests/service/context_test.cc",
     # The layer loop has no other caller than the back end.
     "engine/cpu_prefill.cc": "tests/engine/cpu_backend_test.cc",
     # Parts of one family, which its own test reaches with every case.
@@ -279,23 +294,16 @@ def unrolled(text):
 
 def sources_are_built(tree):
   """A source that no CMakeLists.txt names is a test that never runs."""
-  lists = {f.folder: unrolled("\n".join(f.lines)) for f in tree.cmake()
-           if f.name == "CMakeLists.txt"}
-  fuzzers = re.findall(r"^overture_fuzz\((\w+)", lists.get("tests/fuzz", ""),
-                       re.MULTILINE)
-  made = {f"tests/fuzz/{text}" for name in fuzzers
-          for text in (f"fuzz_{name}.cc", f"{name}_corpus_test.cc")}
+  built = set()
+  for file in tree.cmake():
+    text = unrolled("\n".join(line.split("#")[0] for line in file.lines))
+    names = re.findall(r"[\w./-]+\.(?:cc|cu)\b", text)
+    for name in re.findall(r"\boverture_fuzz\s*\((\w+)", text):
+      names += [f"fuzz_{name}.cc", f"{name}_corpus_test.cc"]
+    built |= {os.path.normpath(os.path.join(file.folder, n)) for n in names}
   for file in tree.files:
-    if not file.path.endswith((".cc", ".cu")) or file.path in made:
-      continue
-    folder = file.folder
-    while folder and folder not in lists:
-      folder = os.path.dirname(folder)
-    name = os.path.relpath(file.path, folder) if folder else file.path
-    text = lists.get(folder, "")
-    if not re.search(r"(?<![\w./])" + re.escape(name) + r"(?![\w.])", text):
-      yield (file.path, 1,
-             f"{folder or '.'}/CMakeLists.txt does not name it: never built")
+    if file.path.endswith((".cc", ".cu")) and file.path not in built:
+      yield file.path, 1, "no CMakeLists.txt names it: it is never built"
 
 
 def every_source_has_a_test(tree):
