@@ -48,7 +48,9 @@ class FaultyPayload final : public cache::PayloadStore {
     return store_->DeleteRange(begin, end);
   }
   absl::Status Flush() override { return store_->Flush(); }
-  absl::Status Reclaim() override { return store_->Reclaim(); }
+  absl::Status Reclaim(int64_t target_bytes) override {
+    return store_->Reclaim(target_bytes);
+  }
   absl::Status ForEachKey(
       const std::function<void(absl::string_view)>& fn) const override {
     return store_->ForEachKey(fn);
