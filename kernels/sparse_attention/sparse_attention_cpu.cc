@@ -25,7 +25,8 @@
 namespace overture::kernels {
 namespace {
 
-// Keys of one product, and of one pass of the softmax.
+// Keys of one product, and of one pass of the softmax: 4096 dense tokens, 9
+// heads of 64 on one AMX core take 49 ms with 512, 54 with 256 or 1024.
 constexpr int32_t kMaxChunkKeys = 512;
 // A chunk with fewer keys is padded to one of these, so that few products are
 // made; what is computed in vain is masked.
