@@ -82,13 +82,8 @@ COVERED_BY = {
     "service/status.cc": "tests/service/context_test.cc",
     # The layer loop has no other caller than the back end.
     "engine/cpu_prefill.cc": "tests/engine/cpu_backend_test.cc",
-    # Parts of one family, which its own test reaches with every case.
-    "kernels/onednn/matmul.cc": "tests/kernels/linear_cpu_test.cc",
+    # The engine and stream that every linear layer runs on.
     "kernels/onednn/onednn.cc": "tests/kernels/linear_cpu_test.cc",
-    "kernels/sparse_attention/key_chunks.cc":
-        "tests/kernels/sparse_attention_cpu_test.cc",
-    "kernels/sparse_attention/softmax_rows.cc":
-        "tests/kernels/sparse_attention_cpu_test.cc",
 }
 
 
