@@ -130,9 +130,14 @@ class Demo {
 
     Step(
         "Prefill a document with a question, dense, as a session's first turn");
+    // Room for both questions, both answers and the template.
+    const int64_t room = client_->server().max_prompt_tokens() -
+                         2 * options_.max_answer_tokens - 512;
     OVERTURE_ASSIGN_OR_RETURN(
         Document document,
-        LoadDocument(*client_, options_.file, options_.max_document_tokens));
+        LoadDocument(*client_, options_.file,
+                     std::max<int64_t>(
+                         1, std::min(room, options_.max_document_tokens))));
     absl::PrintF("   document: %s, %d tokens", options_.file,
                  document.num_tokens);
     if (document.num_tokens < document.full_num_tokens) {

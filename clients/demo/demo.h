@@ -17,11 +17,11 @@ struct DemoOptions {
   std::string file = kDefaultDocument;  // the document
   std::string question;
   std::string second_question;
-  // Of the document; the rest is cut off. The prompt, both questions and both
-  // answers must fit the model's positions.
+  // Of the document; the rest is cut off, as is what leaves no room for
+  // questions and answers within the model's positions. >= 1.
   int64_t max_document_tokens = 6700;
   int64_t max_answer_tokens = 96;
-  std::string selector = "vertical_slash:500,1000";
+  std::string selector = "vertical_slash:1000,256";
   std::string view = "snapkv:32,1024,max,7";
   std::string system;        // message that opens the conversation
   std::string server_flags;  // further ones for overtured, split at spaces

@@ -14,6 +14,13 @@
 namespace overture::clients {
 namespace {
 
+// Questions that a model of 135M parameters answers from the default document.
+constexpr char kQuestion[] = "Does the program come with a warranty?";
+constexpr char kSecondQuestion[] = "Who owns the copyright of this license?";
+// And of any other document.
+constexpr char kAnyQuestion[] = "What is this document about?";
+constexpr char kAnySecondQuestion[] = "Name one detail that it mentions.";
+
 absl::Status Run(const DemoOptions& options, const std::string& json_path) {
   if (options.model.empty()) {
     return absl::InvalidArgumentError("--model is needed");
@@ -42,9 +49,10 @@ int Main(const std::vector<std::string>& args) {
   flags.Add("model", &options.model,
             "A .gguf file or Hugging Face folder. Needed.");
   flags.Add("file", &options.file, "The document.");
-  flags.Add("question", &options.question, "Asked about it first.");
+  flags.Add("question", &options.question,
+            "Asked about it first; without it, one that suits the document.");
   flags.Add("second-question", &options.second_question,
-            "Asked after the server was killed.");
+            "Asked after the server was killed; likewise.");
   flags.Add("max-document-tokens", &options.max_document_tokens,
             "The rest of a longer document is cut off.");
   flags.Add("max-answer-tokens", &options.max_answer_tokens,
@@ -59,6 +67,13 @@ int Main(const std::vector<std::string>& args) {
   if (status.ok() && flags.help_requested()) {
     std::fputs(flags.Help().c_str(), stdout);
     return 0;
+  }
+  const bool is_default = options.file == kDefaultDocument;
+  if (options.question.empty()) {
+    options.question = is_default ? kQuestion : kAnyQuestion;
+  }
+  if (options.second_question.empty()) {
+    options.second_question = is_default ? kSecondQuestion : kAnySecondQuestion;
   }
   if (status.ok()) status = Run(options, json);
   if (status.ok()) return 0;

@@ -1,6 +1,5 @@
 #include "clients/demo/report.h"
 
-#include "clients/demo/document.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
@@ -52,14 +51,6 @@ TEST(ReportTest, TheJsonHoldsTheSameNumbers) {
   EXPECT_EQ(json["prefills"][0]["kv_bytes"], 2'000'000);
   EXPECT_EQ(json["answers"][0]["question"], "Why?");
   EXPECT_EQ(json["ttft_ratio"], 12.34);
-}
-
-TEST(DocumentTest, ACutFallsOnAParagraphOnlyIfOneEndsNear) {
-  const std::string near = std::string(90, 'a') + "\n\n" + std::string(8, 'b');
-  EXPECT_EQ(CutAtParagraph(near), std::string(90, 'a'));
-  const std::string far = std::string(10, 'a') + "\n\n" + std::string(88, 'b');
-  EXPECT_EQ(CutAtParagraph(far), far);
-  EXPECT_EQ(CutAtParagraph("one"), "one");
 }
 
 }  // namespace
