@@ -63,9 +63,8 @@ COVERED_BY = {
     "cache/memory_store.cc": "tests/cache/store_test.cc",
     "cache/rocksdb_store.cc": "tests/cache/store_test.cc",
     "cache/kv_cache_writer.cc": "tests/cache/kv_cache_test.cc",
-    # Seen through the client's calls, and a report through its document.
+    # Seen through the client's calls.
     "clients/cpp/grpc_status.cc": "tests/clients/client_test.cc",
-    "clients/demo/document.cc": "tests/clients/report_test.cc",
     # Programs are run as programs.
     "clients/demo/demo.cc": "tests/e2e/demo_test.cc",
     "clients/tool/chat_command.cc": "tests/e2e/chain_test.cc",

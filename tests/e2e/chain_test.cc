@@ -1,0 +1,264 @@
+// The whole chain: prefill over gRPC, fetch, decode in another process.
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "tests/e2e/harness.h"
+#include "tests/support/default_model.h"
+#include "tests/support/status_matchers.h"
+
+namespace overture::testing {
+namespace {
+
+using clients::DecodeReport;
+using clients::PrefillResult;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+constexpr int64_t kAnswerTokens = 24;
+
+class ChainTest : public EndToEndTest {};
+
+// Else the tests below could not tell one KV from another.
+TEST_F(ChainTest, TheModelsAnswersDependOnEarlyTokens) {
+  std::vector<int32_t> prompt = reference_->RandomPrompt(1500, 7);
+  const std::vector<int32_t> answer = Expected(prompt, kAnswerTokens);
+  EXPECT_GT(std::set<int32_t>(answer.begin(), answer.end()).size(), 4u);
+  for (int i = 0; i < 300; ++i) prompt[i] = (prompt[i] + 1) % 256;
+  EXPECT_NE(answer, Expected(prompt, kAnswerTokens));
+}
+
+TEST_F(ChainTest, FullKvDecodesAsTheEngineDoesTokenForToken) {
+  StartServer();
+  // One token, less than a block, a whole block, blocks and a tail.
+  for (int64_t length : {1, 100, 256, 1500}) {
+    const std::vector<int32_t> prompt = reference_->RandomPrompt(length, 7);
+    OVERTURE_ASSERT_OK_AND_ASSIGN(PrefillResult result,
+                                  client().Prefill(Request(prompt)));
+    EXPECT_TRUE(result.done.persisted());
+    OVERTURE_ASSERT_OK_AND_ASSIGN(DecodeReport answer,
+                                  Decode(result.done.handle(), kAnswerTokens));
+    EXPECT_EQ(answer.token_ids, Expected(prompt, kAnswerTokens)) << length;
+    EXPECT_EQ(answer.kv_bytes, result.done.stats().kv_bytes());
+  }
+}
+
+TEST_F(ChainTest, EverySelectorDecodesAsTheEngineDoesTokenForToken) {
+  StartServer();
+  // More rows than one attention call takes.
+  const std::vector<int32_t> prompt = reference_->RandomPrompt(5000, 8);
+  {
+    v1::PrefillRequest request = Request(prompt);
+    request.mutable_selector()->mutable_a_shape()->set_num_initial(64);
+    request.mutable_selector()->mutable_a_shape()->set_num_local(256);
+    OVERTURE_ASSERT_OK_AND_ASSIGN(PrefillResult result,
+                                  client().Prefill(request));
+    EXPECT_LT(result.done.stats().density(), 0.6);
+    OVERTURE_ASSERT_OK_AND_ASSIGN(DecodeReport answer,
+                                  Decode(result.done.handle(), kAnswerTokens));
+    OVERTURE_ASSERT_OK_AND_ASSIGN(
+        std::vector<int32_t> expected,
+        reference_->Continue(prompt,
+                             {.kind = engine::SelectorSpec::Kind::kAShape,
+                              .num_initial = 64,
+                              .num_local = 256},
+                             std::nullopt, kAnswerTokens));
+    EXPECT_EQ(answer.token_ids, expected);
+  }
+  {
+    v1::PrefillRequest request = Request(prompt);
+    request.mutable_selector()->mutable_vertical_slash()->set_vertical(200);
+    request.mutable_selector()->mutable_vertical_slash()->set_slash(200);
+    OVERTURE_ASSERT_OK_AND_ASSIGN(PrefillResult result,
+                                  client().Prefill(request));
+    EXPECT_LT(result.done.stats().density(), 1.0);
+    // Dense KV of the same prompt is in the store and must not stand in.
+    EXPECT_EQ(result.done.stats().reused_tokens(), 0);
+    OVERTURE_ASSERT_OK_AND_ASSIGN(DecodeReport answer,
+                                  Decode(result.done.handle(), kAnswerTokens));
+    OVERTURE_ASSERT_OK_AND_ASSIGN(
+        std::vector<int32_t> expected,
+        reference_->Continue(
+            prompt,
+            {.kind = engine::SelectorSpec::Kind::kVerticalSlash,
+             .vertical_slash = {.vertical = 200, .slash = 200}},
+            std::nullopt, kAnswerTokens));
+    EXPECT_EQ(answer.token_ids, expected);
+  }
+}
+
+TEST_F(ChainTest, AViewDecodesAsTheEngineDoesOverTheSameRows) {
+  StartServer();
+  const std::vector<int32_t> prompt = reference_->RandomPrompt(2000, 9);
+  v1::PrefillRequest request = Request(prompt);
+  request.mutable_view()->mutable_snap_kv()->set_window(32);
+  request.mutable_view()->mutable_snap_kv()->set_capacity(200);
+  OVERTURE_ASSERT_OK_AND_ASSIGN(PrefillResult result,
+                                client().Prefill(request));
+  OVERTURE_ASSERT_OK_AND_ASSIGN(
+      DecodeReport answer, Decode(result.done.handle(), kAnswerTokens, "view"));
+  // 200 of 2,000 rows.
+  EXPECT_EQ(answer.kv_bytes, result.done.stats().kv_bytes() / 10);
+  OVERTURE_ASSERT_OK_AND_ASSIGN(
+      std::vector<int32_t> expected,
+      reference_->Continue(
+          prompt, {}, compress::SnapKvOptions{.window = 32, .capacity = 200},
+          kAnswerTokens));
+  EXPECT_EQ(answer.token_ids, expected);
+  // The same handle also serves the full KV.
+  OVERTURE_ASSERT_OK_AND_ASSIGN(DecodeReport full,
+                                Decode(result.done.handle(), kAnswerTokens));
+  EXPECT_EQ(full.token_ids, Expected(prompt, kAnswerTokens));
+}
+
+TEST_F(ChainTest, TheSecondTurnReusesTheFirstAndDecodesTheSame) {
+  StartServer();
+  v1::CreateSessionRequest session;
+  session.set_id("s");
+  OVERTURE_ASSERT_OK(client().CreateSession(session));
+  const std::vector<int32_t> first = reference_->RandomPrompt(3000, 10);
+  OVERTURE_ASSERT_OK(client().Prefill(Request(first, "s")));
+  const std::vector<int32_t> second = reference_->RandomPrompt(70, 11);
+  OVERTURE_ASSERT_OK_AND_ASSIGN(PrefillResult result,
+                                client().Prefill(Request(second, "s")));
+  EXPECT_EQ(result.done.num_tokens(), 3070);
+  EXPECT_GE(result.done.stats().reused_tokens(), 2700);  // 90%
+  OVERTURE_ASSERT_OK_AND_ASSIGN(DecodeReport answer,
+                                Decode(result.done.handle(), kAnswerTokens));
+  EXPECT_EQ(answer.token_ids, Expected(Concat(first, second), kAnswerTokens));
+}
+
+TEST_F(ChainTest, TwoClientsAtOnceGetTheirOwnAnswers) {
+  StartServer();
+  std::vector<std::vector<int32_t>> prompts;
+  std::vector<std::string> handles(2);
+  std::vector<absl::Status> statuses(2);
+  for (uint32_t i = 0; i < 2; ++i) {
+    prompts.push_back(reference_->RandomPrompt(2000, 20 + i));
+  }
+  {
+    std::vector<std::jthread> threads;
+    for (size_t i = 0; i < 2; ++i) {
+      threads.emplace_back([&, i] {
+        auto own = clients::OvertureClient::Connect(server().address());
+        if (!own.ok()) {
+          statuses[i] = own.status();
+          return;
+        }
+        auto result = (*own)->Prefill(Request(prompts[i]));
+        statuses[i] = result.status();
+        if (result.ok()) handles[i] = result->done.handle();
+      });
+    }
+  }
+  for (size_t i = 0; i < 2; ++i) {
+    OVERTURE_ASSERT_OK(statuses[i]);
+    OVERTURE_ASSERT_OK_AND_ASSIGN(DecodeReport answer,
+                                  Decode(handles[i], kAnswerTokens));
+    EXPECT_EQ(answer.token_ids, Expected(prompts[i], kAnswerTokens));
+  }
+}
+
+TEST_F(ChainTest, AWorkerWithOtherWeightsRefusesTheKv) {
+  StartServer();
+  OVERTURE_ASSERT_OK_AND_ASSIGN(
+      PrefillResult result,
+      client().Prefill(Request(reference_->RandomPrompt(100, 1))));
+  const ProgramResult run = RunProgram(
+      "overture-decode", {"--server", server().address(), "--handle",
+                          result.done.handle(), "--model", WriteModel(2)});
+  EXPECT_EQ(run.exit_code, 1);
+  EXPECT_THAT(run.err, HasSubstr("FAILED_PRECONDITION"));
+  EXPECT_EQ(run.out, "");
+}
+
+TEST_F(ChainTest, TheToolDoesTheSameFromAShell) {
+  StartServer();
+  const std::vector<int32_t> prompt = reference_->RandomPrompt(600, 12);
+  const std::vector<std::string> at = {"--server", server().address(),
+                                       "--json"};
+  auto tool = [&](std::vector<std::string> args) {
+    args.insert(args.end(), at.begin(), at.end());
+    ProgramResult run = RunProgram("overture", args);
+    EXPECT_EQ(run.exit_code, 0) << run.err;
+    return nlohmann::json::parse(run.out, nullptr, /*allow_exceptions=*/false);
+  };
+  const std::string tokens = absl::StrJoin(prompt, ",");
+  const nlohmann::json prefill =
+      tool({"prefill", "--tokens", tokens, "--view", "snapkv:32,64"});
+  ASSERT_TRUE(prefill.contains("handle"));
+  EXPECT_EQ(prefill["num_tokens"], 600);
+  const std::string handle = prefill["handle"];
+
+  // 512 tokens are whole blocks; the tail counts only for its very prompt.
+  const nlohmann::json lookup = tool({"lookup", "--tokens", tokens});
+  EXPECT_EQ(lookup["matched_tokens"], 600);
+  EXPECT_LE(lookup["reusable_tokens"], 536);
+  EXPECT_GE(lookup["reusable_tokens"], 512);
+
+  const nlohmann::json description = tool({"describe", "--handle", handle});
+  EXPECT_EQ(description["logical_length"], 600);
+  EXPECT_EQ(description["has_view"], true);
+  EXPECT_THAT(description["view_rows"], SizeIs(4 * 2));
+
+  const ProgramResult decode = RunProgram(
+      "overture", {"decode", "--server", server().address(), "--handle", handle,
+                   "--model", model_path_, "--compute", "f32", "--max-tokens",
+                   absl::StrCat(kAnswerTokens), "--json", "-"});
+  ASSERT_EQ(decode.exit_code, 0) << decode.err;
+  OVERTURE_ASSERT_OK_AND_ASSIGN(DecodeReport answer,
+                                clients::ParseDecodeReport(decode.out));
+  EXPECT_EQ(answer.token_ids, Expected(prompt, kAnswerTokens));
+
+  EXPECT_EQ(tool({"release", "--handle", handle})["released"], 1);
+  EXPECT_EQ(RunProgram("overture", {"describe", "--server", server().address(),
+                                    "--handle", handle})
+                .exit_code,
+            1);
+}
+
+TEST_F(ChainTest, ChatKeepsItsHistoryInASession) {
+  StartServer();
+  const ProgramResult run = RunProgram(
+      "overture",
+      {"chat", "--server", server().address(), "--model", model_path_,
+       "--session", "talk", "--max-tokens", "8", "--compute", "f32"},
+      "hello there\n\nand again\n");
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_NE(run.out, "");
+  OVERTURE_ASSERT_OK_AND_ASSIGN(v1::Session session,
+                                client().GetSession("talk", true));
+  EXPECT_EQ(session.num_turns(), 2);
+  // The second turn brought the first answer and the template around it.
+  OVERTURE_ASSERT_OK_AND_ASSIGN(
+      std::string history,
+      client().Detokenize(std::vector<int32_t>(session.token_ids().begin(),
+                                               session.token_ids().end())));
+  EXPECT_THAT(history, HasSubstr("User: hello there\nAssistant:"));
+  EXPECT_THAT(history, HasSubstr("\nUser: and again\nAssistant:"));
+}
+
+TEST_F(ChainTest, TheDefaultModelAnswersAQuestion) {
+  const std::string model = DefaultModelPath();
+  if (model.empty()) GTEST_SKIP() << kNoDefaultModel;
+  StartServerWith(model);
+  v1::PrefillRequest request;
+  request.set_text(
+      "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n"
+      "<|im_start|>assistant\n");
+  OVERTURE_ASSERT_OK_AND_ASSIGN(PrefillResult result,
+                                client().Prefill(request));
+  model_path_ = model;
+  OVERTURE_ASSERT_OK_AND_ASSIGN(DecodeReport answer,
+                                Decode(result.done.handle(), 16));
+  EXPECT_THAT(answer.text, HasSubstr("Paris"));
+}
+
+}  // namespace
+}  // namespace overture::testing

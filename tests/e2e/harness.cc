@@ -1,0 +1,114 @@
+#include "tests/e2e/harness.h"
+
+#include <filesystem>
+#include <fstream>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "clients/tool/child_process.h"
+#include "clients/tool/request_text.h"
+#include "tests/support/status_matchers.h"
+#include "tests/support/tiny_model.h"
+
+namespace overture::testing {
+namespace {
+
+std::string Program(const std::string& name) {
+  return absl::StrCat(OVERTURE_BIN_DIR, "/", name);
+}
+
+}  // namespace
+
+void EndToEndTest::SetUp() {
+  model_path_ = WriteModel(/*seed=*/1);
+  OVERTURE_ASSERT_OK_AND_ASSIGN(
+      reference_, Reference::Load(model_path_, engine::ComputeDType::kF32));
+}
+
+std::string EndToEndTest::WriteModel(uint32_t seed) {
+  std::string path = dir_.Join(absl::StrCat("model", seed, ".gguf"));
+  // Four layers, so that a prefill has several moments to be killed at.
+  // A head of its own: tied to the embedding, a random model repeats its last
+  // token whatever came before.
+  const TinyModel model(
+      {.num_layers = 4, .tied_embeddings = false, .seed = seed});
+  OVERTURE_EXPECT_OK(model.WriteGguf(path));
+  return path;
+}
+
+void EndToEndTest::StartServer(const std::vector<std::string>& flags) {
+  StartServerWith(model_path_, flags);
+}
+
+void EndToEndTest::StartServerWith(const std::string& model,
+                                   const std::vector<std::string>& flags) {
+  client_.reset();
+  server_.process().Kill();
+  std::vector<std::string> all = {absl::StrCat("--dtype=", dtype_)};
+  all.insert(all.end(), flags.begin(), flags.end());
+  OVERTURE_ASSERT_OK_AND_ASSIGN(
+      server_, clients::ServerProcess::Start({.program = Program("overtured"),
+                                              .model = model,
+                                              .data_dir = data_dir(),
+                                              .work_dir = dir_.path().string(),
+                                              .flags = all,
+                                              .ready_timeout = kPatience}));
+  OVERTURE_ASSERT_OK_AND_ASSIGN(
+      client_, clients::OvertureClient::Connect(server_.address()));
+}
+
+v1::PrefillRequest EndToEndTest::Request(const std::vector<int32_t>& tokens,
+                                         const std::string& session) {
+  v1::PrefillRequest request;
+  request.mutable_tokens()->mutable_ids()->Add(tokens.begin(), tokens.end());
+  request.set_session_id(session);
+  return request;
+}
+
+ProgramResult EndToEndTest::RunProgram(const std::string& name,
+                                       const std::vector<std::string>& args,
+                                       const std::string& input) {
+  const std::string prefix = dir_.Join(absl::StrCat("run", num_runs_++));
+  std::ofstream(prefix + ".in") << input;
+  std::vector<std::string> argv = {Program(name)};
+  argv.insert(argv.end(), args.begin(), args.end());
+  ProgramResult result;
+  auto child = clients::ChildProcess::Start({.argv = argv,
+                                             .stdin_path = prefix + ".in",
+                                             .stdout_path = prefix + ".out",
+                                             .stderr_path = prefix + ".err"});
+  EXPECT_THAT(child, IsOk());
+  if (!child.ok()) return result;
+  const absl::StatusOr<int> exit_code = child->Wait(kPatience);
+  EXPECT_THAT(exit_code, IsOk());
+  if (exit_code.ok()) result.exit_code = *exit_code;
+  result.out = clients::ReadTextFile(prefix + ".out").value_or("");
+  result.err = clients::ReadTextFile(prefix + ".err").value_or("");
+  return result;
+}
+
+absl::StatusOr<clients::DecodeReport> EndToEndTest::Decode(
+    const std::string& handle, int64_t max_tokens, const std::string& source) {
+  const ProgramResult run =
+      RunProgram("overture-decode",
+                 {"--server", server_.address(), "--handle", handle, "--model",
+                  model_path_, "--source", source, "--compute", "f32",
+                  "--max-tokens", absl::StrCat(max_tokens), "--json", "-"});
+  if (run.exit_code != 0) return absl::InternalError(run.err);
+  return clients::ParseDecodeReport(run.out);
+}
+
+std::vector<int32_t> EndToEndTest::Expected(const std::vector<int32_t>& prompt,
+                                            int64_t max_tokens) {
+  auto answer = reference_->Continue(prompt, {}, std::nullopt, max_tokens);
+  EXPECT_THAT(answer, IsOk());
+  return answer.value_or(std::vector<int32_t>());
+}
+
+std::vector<int32_t> Concat(std::vector<int32_t> a,
+                            const std::vector<int32_t>& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+}  // namespace overture::testing
