@@ -1,0 +1,89 @@
+// The GPU attention behind one C function, for bench/attention_gpu.py, which
+// times it beside PyTorch's in the same process. Tensors are [heads, rows,
+// head_dim], contiguous bf16 on the device; plan arrays as in
+// kernels/sparse_attention/device_plan.h.
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <string>
+
+#include "kernels/sparse_attention/expanded_plan.h"
+#include "kernels/sparse_attention/sparse_attention.h"
+
+namespace {
+
+using ::overture::kernels::DeviceTilePlan;
+using ::overture::kernels::KeyRange;
+using ::overture::kernels::kGpuTileRows;
+using ::overture::kernels::SparseAttentionParams;
+
+}  // namespace
+
+extern "C" {
+
+struct OvertureAttentionShape {
+  int64_t q_begin;
+  int64_t q_len;
+  int64_t kv_len;
+  int32_t num_q_heads;
+  int32_t num_kv_heads;
+  int32_t head_dim;
+  int32_t num_lists;
+};
+
+struct OvertureAttentionPlan {
+  const int64_t* range_offsets;
+  const KeyRange* ranges;
+  const int32_t* cell_tiles;
+  const int64_t* column_offsets;
+  const int32_t* columns;
+  const int32_t* order;
+  int32_t* next_item;
+};
+
+// 0, or 1 with the reason on standard error. `lse` may be null.
+int OvertureAttention(const OvertureAttentionShape* shape,
+                      const OvertureAttentionPlan* plan, const void* q,
+                      const void* k, const void* v, void* o, float* lse,
+                      void* stream) {
+  const int64_t dim = shape->head_dim;
+  const SparseAttentionParams params = {
+      .q = q,
+      .k = k,
+      .v = v,
+      .o = o,
+      .lse = lse,
+      .stride_q_row = dim,
+      .stride_q_head = shape->q_len * dim,
+      .stride_kv_row = dim,
+      .stride_kv_head = shape->kv_len * dim,
+      .stride_o_row = dim,
+      .stride_o_head = shape->q_len * dim,
+      .num_q_heads = shape->num_q_heads,
+      .num_kv_heads = shape->num_kv_heads,
+      .head_dim = shape->head_dim,
+      .scale = 1.0f / std::sqrt(static_cast<float>(dim))};
+  const int64_t first = shape->q_begin / kGpuTileRows * kGpuTileRows;
+  const int64_t end = shape->q_begin + shape->q_len;
+  const DeviceTilePlan device_plan = {
+      .q_begin = shape->q_begin,
+      .q_len = shape->q_len,
+      .kv_len = shape->kv_len,
+      .num_lists = shape->num_lists,
+      .num_q_tiles =
+          static_cast<int32_t>((end - first + kGpuTileRows - 1) / kGpuTileRows),
+      .range_offsets = plan->range_offsets,
+      .ranges = plan->ranges,
+      .cell_tiles = plan->cell_tiles,
+      .column_offsets = plan->column_offsets,
+      .columns = plan->columns,
+      .order = plan->order,
+      .next_item = plan->next_item};
+  const absl::Status status =
+      overture::kernels::LaunchSparseAttention(params, device_plan, stream);
+  if (status.ok()) return 0;
+  std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
+  return 1;
+}
+
+}  // extern "C"

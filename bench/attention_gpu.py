@@ -1,0 +1,225 @@
+#!/usr/bin/env python3
+"""Our GPU attention beside PyTorch's cuDNN attention, in one process.
+
+    bench/attention_gpu.py [--library PATH] [--quick]
+
+Each case alternates the two, so that both see the same clocks: under sustained
+load the card's clock falls, and whoever runs first would look faster. FLOP
+counts are those of what is computed: causal pairs for dense, whole tiles and
+gathered columns for sparse. Needs torch with CUDA on sm_90.
+"""
+
+import argparse
+import ctypes
+import math
+import pathlib
+
+import numpy as np
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+TILE_ROWS = 128
+TILE_KEYS = 64
+DEVICE = 'cuda'
+
+
+class Shape(ctypes.Structure):
+    _fields_ = [('q_begin', ctypes.c_int64), ('q_len', ctypes.c_int64),
+                ('kv_len', ctypes.c_int64), ('num_q_heads', ctypes.c_int32),
+                ('num_kv_heads', ctypes.c_int32),
+                ('head_dim', ctypes.c_int32), ('num_lists', ctypes.c_int32)]
+
+
+class PlanPointers(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_void_p) for name in
+                ('range_offsets', 'ranges', 'cell_tiles', 'column_offsets',
+                 'columns', 'order', 'next_item')]
+
+
+class Plan:
+    """A plan on the device. cells: [(ranges [(begin, tiles)], columns)]."""
+
+    def __init__(self, cells, num_lists, num_q_heads):
+        ranges, offsets, tiles, columns, column_offsets = [], [0], [], [], [0]
+        for cell_ranges, cell_columns in cells:
+            ranges += cell_ranges
+            offsets.append(len(ranges))
+            tiles.append(sum(n for _, n in cell_ranges))
+            columns.append(np.asarray(cell_columns, dtype=np.int32))
+            column_offsets.append(column_offsets[-1] + len(cell_columns))
+        num_tiles = len(cells) // num_lists
+        cost = (np.asarray(tiles) + np.diff(column_offsets) / TILE_KEYS)
+        cost = np.repeat(cost.reshape(num_lists, num_tiles),
+                         num_q_heads // num_lists, axis=0)
+        # Most expensive first; heads of one tile side by side.
+        by_tile = np.argsort(-cost.T.reshape(-1), kind='stable')
+        order = by_tile % num_q_heads * num_tiles + by_tile // num_q_heads
+
+        def to_device(values, dtype):
+            values = np.asarray(values, dtype=dtype)
+            return torch.from_numpy(
+                values if values.size else np.zeros(1, dtype)).to(DEVICE)
+
+        self.tensors = [
+            to_device(offsets, np.int64),
+            to_device(ranges, np.int32),
+            to_device(tiles, np.int32),
+            to_device(column_offsets, np.int64),
+            to_device(np.concatenate(columns), np.int32),
+            to_device(order, np.int32),
+            to_device([0], np.int32)]
+        self.pointers = PlanPointers(*[t.data_ptr() for t in self.tensors])
+        self.num_lists = num_lists
+        self.num_key_tiles = sum(tiles) * (num_q_heads // num_lists)
+        self.num_columns = column_offsets[-1] * (num_q_heads // num_lists)
+
+    def flop(self, head_dim):
+        keys = self.num_key_tiles * TILE_KEYS + self.num_columns
+        return 4.0 * TILE_ROWS * keys * head_dim
+
+
+def dense_cells(num_tokens):
+    return [([(0, -(-min((t + 1) * TILE_ROWS, num_tokens) // TILE_KEYS))], [])
+            for t in range(-(-num_tokens // TILE_ROWS))]
+
+
+def vertical_slash_cells(num_tokens, num_heads, band, num_slashes, num_columns,
+                         seed=0):
+    """Per head: a local band, slashes of one key tile, single columns."""
+    random = np.random.default_rng(seed)
+    cells = []
+    for _ in range(num_heads):
+        distances = random.choice(num_tokens // TILE_KEYS, num_slashes,
+                                  replace=False) * TILE_KEYS
+        head_columns = np.sort(
+            random.choice(num_tokens, num_columns, replace=False))
+        for t in range(num_tokens // TILE_ROWS):
+            begin = t * TILE_ROWS
+            starts = np.unique(np.concatenate([
+                begin - distances, begin + TILE_KEYS - distances,
+                np.arange(begin - band, begin + TILE_ROWS, TILE_KEYS)]))
+            starts = starts[(starts >= 0) & (starts < begin + TILE_ROWS)]
+            cut = np.nonzero(np.diff(starts) != TILE_KEYS)[0]
+            first = np.concatenate([[0], cut + 1])
+            last = np.concatenate([cut, [len(starts) - 1]])
+            columns = head_columns[head_columns < begin]
+            covered = np.isin(columns // TILE_KEYS * TILE_KEYS, starts)
+            cells.append((list(zip(starts[first].tolist(),
+                                   (last - first + 1).tolist())),
+                          columns[~covered]))
+    return cells
+
+
+class Problem:
+    def __init__(self, num_tokens, num_q_heads, num_kv_heads, head_dim):
+        def random(heads):
+            return torch.randn(heads, num_tokens, head_dim,
+                               device=DEVICE).bfloat16()
+        self.q = random(num_q_heads)
+        self.k = random(num_kv_heads)
+        self.v = random(num_kv_heads)
+        self.o = torch.empty_like(self.q)
+        self.head_dim = head_dim
+        self.num_tokens = num_tokens
+
+    def ours(self, library, plan):
+        heads, n, dim = self.q.shape
+        shape = Shape(0, n, n, heads, self.k.shape[0], dim, plan.num_lists)
+        stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+        code = library.OvertureAttention(
+            ctypes.byref(shape), ctypes.byref(plan.pointers),
+            *[ctypes.c_void_p(t.data_ptr())
+              for t in (self.q, self.k, self.v, self.o)],
+            ctypes.c_void_p(None), stream)
+        assert code == 0
+        return self.o
+
+    def cudnn(self):
+        with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+            return torch.nn.functional.scaled_dot_product_attention(
+                self.q[None], self.k[None], self.v[None], is_causal=True,
+                enable_gqa=True)[0]
+
+
+def alternate(functions, repeats):
+    """Median milliseconds of each, run in turn."""
+    for function in functions:
+        function()
+    torch.cuda.synchronize()
+    times = [[] for _ in functions]
+    for _ in range(repeats):
+        for function, log in zip(functions, times):
+            start, end = (torch.cuda.Event(enable_timing=True)
+                          for _ in range(2))
+            start.record()
+            function()
+            end.record()
+            torch.cuda.synchronize()
+            log.append(start.elapsed_time(end))
+    return [sorted(log)[len(log) // 2] for log in times]
+
+
+def bench_dense(library, head_dim, num_tokens, repeats):
+    problem = Problem(num_tokens, 32, 8, head_dim)
+    plan = Plan(dense_cells(num_tokens), 1, 32)
+    # The same answer, before any time is believed: two bf16 roundings apart.
+    error = ((problem.ours(library, plan).float() -
+              problem.cudnn().float()).norm() /
+             problem.cudnn().float().norm()).item()
+    assert error < 2**-7, error
+    ours, cudnn = alternate([lambda: problem.ours(library, plan),
+                             problem.cudnn], repeats)
+    flop = 4.0 * 32 * head_dim * num_tokens**2 / 2
+    print(f'| dense | {head_dim} | {num_tokens} | 1.000 | {ours:.3f} | '
+          f'{flop / ours / 1e9:.0f} | {flop / cudnn / 1e9:.0f} | '
+          f'{cudnn / ours:.2f} |', flush=True)
+
+
+def bench_sparse(library, name, num_tokens, band, num_slashes, num_columns,
+                 repeats):
+    head_dim = 128
+    problem = Problem(num_tokens, 32, 8, head_dim)
+    plan = Plan(vertical_slash_cells(num_tokens, 32, band, num_slashes,
+                                     num_columns), 32, 32)
+    cudnn_ms = math.nan
+    (ours,) = alternate([lambda: problem.ours(library, plan)], repeats)
+    if num_tokens <= 131072:
+        (cudnn_ms,) = alternate([problem.cudnn], max(2, repeats // 3))
+    dense = 4.0 * 32 * head_dim * num_tokens**2 / 2
+    print(f'| {name} | {head_dim} | {num_tokens} | '
+          f'{plan.flop(head_dim) / dense:.3f} | {ours:.3f} | '
+          f'{plan.flop(head_dim) / ours / 1e9:.0f} | '
+          f'{dense / cudnn_ms / 1e9:.0f} | {cudnn_ms / ours:.2f} |', flush=True)
+
+
+def main():
+    here = pathlib.Path(__file__).resolve().parent
+    default = here / 'liboverture_attention.so'
+    if not default.exists():
+        default = here.parent / 'build/release/bin/liboverture_attention.so'
+    parser = argparse.ArgumentParser()
+    parser.add_argument('--library', default=str(default))
+    parser.add_argument('--quick', action='store_true',
+                        help='only up to 32,768 tokens')
+    args = parser.parse_args()
+    library = ctypes.CDLL(args.library)
+    print(f'{torch.cuda.get_device_name()}, torch {torch.__version__}, '
+          f'cuDNN {torch.backends.cudnn.version()}')
+    print('| plan | head dim | tokens | density | ms | ours TF | cuDNN TF |'
+          ' cuDNN / ours, time |')
+    print('|---|---|---|---|---|---|---|---|')
+    sizes = [8192, 16384, 32768] + ([] if args.quick else [65536, 131072])
+    for num_tokens in sizes:
+        bench_dense(library, 128, num_tokens, 9 if num_tokens < 65536 else 4)
+    for head_dim in (64, 96):
+        for num_tokens in sizes[:3]:
+            bench_dense(library, head_dim, num_tokens, 9)
+    for num_tokens in sizes[2:]:
+        bench_sparse(library, 'band and slashes', num_tokens, 512, 40, 0, 6)
+        bench_sparse(library, 'with 1,000 columns', num_tokens, 512, 40, 1000,
+                     6)
+    bench_sparse(library, 'columns alone', 32768, 0, 1, 4000, 6)
+
+
+if __name__ == '__main__':
+    main()
