@@ -20,8 +20,8 @@ struct DemoOptions {
   // Of the document; the rest is cut off, as is what leaves no room for
   // questions and answers within the model's positions. >= 1.
   int64_t max_document_tokens = 6700;
-  int64_t max_answer_tokens = 96;
-  std::string selector = "vertical_slash:1000,256";
+  int64_t max_answer_tokens = 48;
+  std::string selector = "vertical_slash:128,256";
   std::string view = "snapkv:32,1024,max,7";
   std::string system;        // message that opens the conversation
   std::string server_flags;  // further ones for overtured, split at spaces
