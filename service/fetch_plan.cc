@@ -46,43 +46,38 @@ void FetchPlan::Append(FetchChunk chunk) {
   chunks_.push_back(chunk);
 }
 
-absl::StatusOr<FetchPlan> FetchPlan::ForFull(
-    const KvLayout& layout, absl::Span<const cache::SpanUse> spans,
-    const Range& requested) {
+absl::StatusOr<FetchPlan> FetchPlan::ForFull(const KvLayout& layout,
+                                             int64_t num_rows,
+                                             const Range& requested) {
   OVERTURE_ASSIGN_OR_RETURN(const Range range, Resolve(layout, requested));
   FetchPlan plan;
   plan.per_layer_ = true;
   plan.layer_begin_ = range.layer_begin;
   const int64_t row_bytes = 2 * layout.HeadBytes(1);  // K and V of one head
-  for (size_t s = 0; s < spans.size(); ++s) {
-    const cache::SpanUse& use = spans[s];
-    for (int64_t block_row = 0; block_row < use.use_tokens;
-         block_row += kTokensPerBlock) {
-      const int64_t rows =
-          std::min(kTokensPerBlock, use.use_tokens - block_row);
-      // As many heads as fit with all their rows; else one head, cut by rows.
-      const int64_t heads = std::clamp<int64_t>(
-          range.chunk_bytes / (rows * row_bytes), 1, layout.num_kv_heads);
-      const int64_t max_rows =
-          std::min<int64_t>(rows, range.chunk_bytes / row_bytes);
-      for (int64_t head = 0; head < layout.num_kv_heads; head += heads) {
-        const int64_t num_heads =
-            std::min<int64_t>(heads, layout.num_kv_heads - head);
-        for (int64_t row = 0; row < rows; row += max_rows) {
-          const int64_t num_rows = std::min(max_rows, rows - row);
-          plan.Append(FetchChunk{
-              .layer = 0,
-              .kv_head_begin = static_cast<int32_t>(head),
-              .num_kv_heads = static_cast<int32_t>(num_heads),
-              .row_begin = use.span.token_begin + block_row + row,
-              .num_rows = static_cast<int32_t>(num_rows),
-              .payload_bytes = num_heads * num_rows * row_bytes,
-              .span_idx = static_cast<int32_t>(s),
-              .block = static_cast<int32_t>(block_row / kTokensPerBlock),
-              .record_row = static_cast<int32_t>(row),
-              .record_rows = static_cast<int32_t>(
-                  std::min(kTokensPerBlock, use.span.num_tokens - block_row))});
-        }
+  // Whole blocks with all their heads, at least one.
+  const int64_t group_rows =
+      std::max<int64_t>(1, range.chunk_bytes / (layout.num_kv_heads *
+                                                row_bytes * kTokensPerBlock)) *
+      kTokensPerBlock;
+  for (int64_t begin = 0; begin < num_rows; begin += group_rows) {
+    const int64_t rows = std::min(group_rows, num_rows - begin);
+    // As many heads as fit with all their rows; else one head, cut by rows.
+    const int64_t heads = std::clamp<int64_t>(
+        range.chunk_bytes / (rows * row_bytes), 1, layout.num_kv_heads);
+    const int64_t max_rows =
+        std::min<int64_t>(rows, range.chunk_bytes / row_bytes);
+    for (int64_t head = 0; head < layout.num_kv_heads; head += heads) {
+      const int64_t num_heads =
+          std::min<int64_t>(heads, layout.num_kv_heads - head);
+      for (int64_t row = 0; row < rows; row += max_rows) {
+        const int64_t chunk_rows = std::min(max_rows, rows - row);
+        plan.Append(
+            FetchChunk{.layer = 0,
+                       .kv_head_begin = static_cast<int32_t>(head),
+                       .num_kv_heads = static_cast<int32_t>(num_heads),
+                       .row_begin = begin + row,
+                       .num_rows = static_cast<int32_t>(chunk_rows),
+                       .payload_bytes = num_heads * chunk_rows * row_bytes});
       }
     }
   }

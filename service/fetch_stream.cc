@@ -1,5 +1,6 @@
 #include "service/fetch_stream.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -28,55 +29,95 @@ absl::Status ChunkReader::Read(const FetchChunk& chunk, v1::KvData* out) {
   return absl::OkStatus();
 }
 
+absl::Status ChunkReader::LoadRecords(const FetchChunk& chunk) {
+  const KvLayout& layout = data_->layout;
+  const int64_t row_end = chunk.row_begin + chunk.num_rows;
+  std::vector<Record> kept;
+  kept.swap(records_);
+  // The span that holds the chunk's first row.
+  size_t span_idx =
+      std::upper_bound(data_->spans.begin(), data_->spans.end(),
+                       chunk.row_begin,
+                       [](int64_t row, const cache::SpanUse& use) {
+                         return row < use.span.token_begin;
+                       }) -
+      data_->spans.begin() - 1;
+  for (int64_t row = chunk.row_begin; row < row_end;) {
+    const cache::SpanUse& use = data_->spans[span_idx];
+    Record record{.layer = chunk.layer, .span_idx = span_idx};
+    record.block =
+        static_cast<int32_t>((row - use.span.token_begin) / kTokensPerBlock);
+    record.row_begin = use.span.token_begin + record.block * kTokensPerBlock;
+    record.num_rows =
+        std::min(kTokensPerBlock, use.span.token_end() - record.row_begin);
+    const auto same =
+        std::find_if(kept.begin(), kept.end(), [&record](const Record& other) {
+          return other.layer == record.layer &&
+                 other.span_idx == record.span_idx &&
+                 other.block == record.block;
+        });
+    if (same != kept.end()) {
+      record.bytes = std::move(same->bytes);
+    } else {
+      absl::StatusOr<std::string> bytes =
+          cache_->ReadRecord(layout, use.span, record.layer, record.block);
+      const int64_t expected = layout.LayerBytes(record.num_rows);
+      if (bytes.ok() && static_cast<int64_t>(bytes->size()) != expected) {
+        bytes = absl::DataLossError(
+            absl::StrCat(bytes->size(), " bytes, not ", expected));
+      }
+      if (!bytes.ok()) {
+        // A leased record that is gone was removed as damaged: the caller's way
+        // out is the same.
+        const absl::StatusCode code = absl::IsNotFound(bytes.status())
+                                          ? absl::StatusCode::kDataLoss
+                                          : bytes.status().code();
+        return absl::Status(
+            code,
+            absl::StrCat("layer ", record.layer, ", positions from ",
+                         record.row_begin, ": ", bytes.status().message()));
+      }
+      record.bytes = *std::move(bytes);
+    }
+    const int64_t span_end = use.span.token_begin + use.use_tokens;
+    row = std::min(record.row_end(), span_end);
+    if (row == span_end) ++span_idx;
+    records_.push_back(std::move(record));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status ChunkReader::ReadFull(const FetchChunk& chunk,
                                    std::string* payload) {
   const KvLayout& layout = data_->layout;
-  const cache::SpanInfo& span = data_->spans[chunk.span_idx].span;
-  if (record_layer_ != chunk.layer || record_span_ != chunk.span_idx ||
-      record_block_ != chunk.block) {
-    record_layer_ = -1;
-    absl::StatusOr<std::string> record =
-        cache_->ReadRecord(layout, span, chunk.layer, chunk.block);
-    if (record.ok() && static_cast<int64_t>(record->size()) !=
-                           layout.LayerBytes(chunk.record_rows)) {
-      record = absl::DataLossError(
-          absl::StrCat(record->size(), " bytes, not ",
-                       layout.LayerBytes(chunk.record_rows)));
-    }
-    if (!record.ok()) {
-      // A leased record that is gone was removed as damaged: the caller's way
-      // out is the same.
-      const absl::StatusCode code = absl::IsNotFound(record.status())
-                                        ? absl::StatusCode::kDataLoss
-                                        : record.status().code();
-      return absl::Status(
-          code, absl::StrCat("layer ", chunk.layer, ", positions from ",
-                             chunk.row_begin, ": ", record.status().message()));
-    }
-    record_ = *std::move(record);
-    record_layer_ = chunk.layer;
-    record_span_ = chunk.span_idx;
-    record_block_ = chunk.block;
-  }
-  if (chunk.num_kv_heads == layout.num_kv_heads &&
-      chunk.num_rows == chunk.record_rows) {
+  OVERTURE_RETURN_IF_ERROR(LoadRecords(chunk));
+  if (records_.size() == 1 && chunk.num_kv_heads == layout.num_kv_heads &&
+      chunk.num_rows == records_[0].num_rows) {
     // The record is the payload, and nobody else wants it.
-    *payload = std::move(record_);
-    record_layer_ = -1;
+    *payload = std::move(records_[0].bytes);
+    records_.clear();
     return absl::OkStatus();
   }
   payload->resize(chunk.payload_bytes);
-  const int64_t rows_bytes = layout.HeadBytes(chunk.num_rows);
-  char* dst = payload->data();
-  for (int kind = 0; kind < 2; ++kind) {
-    for (int32_t h = 0; h < chunk.num_kv_heads; ++h) {
-      const int64_t head =
-          int64_t{kind} * layout.num_kv_heads + chunk.kv_head_begin + h;
-      std::memcpy(dst,
-                  record_.data() + head * layout.HeadBytes(chunk.record_rows) +
-                      layout.HeadBytes(chunk.record_row),
-                  rows_bytes);
-      dst += rows_bytes;
+  const int64_t chunk_end = chunk.row_begin + chunk.num_rows;
+  for (size_t i = 0; i < records_.size(); ++i) {
+    const Record& record = records_[i];
+    const int64_t begin = std::max(chunk.row_begin, record.row_begin);
+    // The next record may begin before this one ends: a span used in part.
+    const int64_t end =
+        i + 1 < records_.size() ? records_[i + 1].row_begin : chunk_end;
+    for (int32_t kind = 0; kind < 2; ++kind) {
+      for (int32_t h = 0; h < chunk.num_kv_heads; ++h) {
+        const int64_t from_head =
+            int64_t{kind} * layout.num_kv_heads + chunk.kv_head_begin + h;
+        const int64_t to_head = int64_t{kind} * chunk.num_kv_heads + h;
+        std::memcpy(
+            payload->data() + layout.HeadBytes(to_head * chunk.num_rows +
+                                               (begin - chunk.row_begin)),
+            record.bytes.data() + layout.HeadBytes(from_head * record.num_rows +
+                                                   (begin - record.row_begin)),
+            layout.HeadBytes(end - begin));
+      }
     }
   }
   return absl::OkStatus();
@@ -138,7 +179,11 @@ absl::Status FetchStream::Begin(const v1::FetchRequest& request) {
         "source: SOURCE_VIEW, but the prefill of this handle asked for no "
         "view");
   }
-  if (!from_view && found.data->spans.empty()) {
+  int64_t kept_rows = 0;
+  for (const cache::SpanUse& use : found.data->spans) {
+    kept_rows += use.use_tokens;
+  }
+  if (!from_view && kept_rows != found.data->logical_length) {
     return absl::FailedPreconditionError(
         "source: SOURCE_FULL, but the full KV of this handle was not kept (the "
         "prefill said no_store, or nothing could hold it)");
@@ -150,7 +195,7 @@ absl::Status FetchStream::Begin(const v1::FetchRequest& request) {
   OVERTURE_ASSIGN_OR_RETURN(
       FetchPlan plan,
       from_view ? FetchPlan::ForView(data.layout, data.view->plan, range)
-                : FetchPlan::ForFull(data.layout, data.spans, range));
+                : FetchPlan::ForFull(data.layout, data.logical_length, range));
   OVERTURE_ASSIGN_OR_RETURN(next_, plan.ChunkAt(request.resume_offset()));
 
   v1::FetchBegin* begin = message_.mutable_begin();

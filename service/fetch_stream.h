@@ -11,6 +11,8 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -20,9 +22,9 @@
 
 namespace overture::service {
 
-// Fills KvData for a chunk of a handle's data. Keeps the record that the last
-// chunk came from, since a small chunk limit cuts one record many times.
-// Thread-compatible.
+// Fills KvData for a chunk of a handle's data. Keeps the records that the last
+// chunk came from, since a small chunk limit cuts one record many times: at
+// most one chunk's worth and the two at its ends. Thread-compatible.
 class ChunkReader {
  public:
   // The data is shared with the registry: a release does not break the reader.
@@ -36,16 +38,24 @@ class ChunkReader {
   const HandleData& data() const { return *data_; }
 
  private:
+  struct Record {
+    int32_t layer = 0;
+    size_t span_idx = 0;
+    int32_t block = 0;
+    int64_t row_begin = 0;  // position of its first row
+    int64_t num_rows = 0;   // that it holds, used or not
+    std::string bytes;
+    int64_t row_end() const { return row_begin + num_rows; }
+  };
   absl::Status ReadFull(const FetchChunk& chunk, std::string* payload);
   void ReadView(const FetchChunk& chunk, v1::KvData* out);
+  // Makes records_ those that hold the chunk's rows, ascending.
+  absl::Status LoadRecords(const FetchChunk& chunk);
 
   cache::KvCache* const cache_;
   const std::shared_ptr<const HandleData> data_;
   const bool from_view_;
-  std::string record_;
-  int32_t record_layer_ = -1;
-  int32_t record_span_ = -1;
-  int32_t record_block_ = -1;
+  std::vector<Record> records_;
 };
 
 class FetchStream final : public grpc::ServerWriteReactor<v1::KvChunk> {

@@ -12,16 +12,6 @@ namespace {
 using ::overture::testing::StatusIs;
 using ::testing::HasSubstr;
 
-// Contiguous dense spans: whole blocks, then a tail.
-std::vector<cache::SpanUse> Spans(int64_t num_tokens, int64_t span_tokens) {
-  std::vector<cache::SpanUse> spans;
-  for (int64_t begin = 0; begin < num_tokens; begin += span_tokens) {
-    const int64_t rows = std::min(span_tokens, num_tokens - begin);
-    spans.push_back({{.token_begin = begin, .num_tokens = rows}, rows});
-  }
-  return spans;
-}
-
 // Checks what every plan promises, whatever the sizes: offsets add up, no
 // chunk is empty or above the limit, and every (layer, head, row) is delivered
 // exactly once, in ascending order of rows.
@@ -88,22 +78,19 @@ TEST(FetchPlanTest, FullPlansAreSoundForOddSizes) {
                                .dtype = DType::kF16}};
   for (const KvLayout& layout : layouts) {
     for (int64_t n : {1, 255, 256, 257, 700, 1024}) {
-      for (int64_t span_tokens : {256, 512}) {
-        for (int32_t limit : {kMinChunkBytes, 100001, kMaxChunkBytes}) {
-          SCOPED_TRACE(ToString(layout) + " n=" + std::to_string(n) +
-                       " limit=" + std::to_string(limit));
-          OVERTURE_ASSERT_OK_AND_ASSIGN(
-              const FetchPlan plan,
-              FetchPlan::ForFull(layout, Spans(n, span_tokens),
-                                 {.chunk_bytes = limit}));
-          EXPECT_EQ(plan.total_bytes(), layout.TotalBytes(n));
-          ExpectSound(layout, plan,
-                      std::vector<std::vector<int64_t>>(
-                          layout.num_layers,
-                          std::vector<int64_t>(layout.num_kv_heads, n)),
-                      0, limit);
-          ExpectResumes(plan);
-        }
+      for (int32_t limit : {kMinChunkBytes, 100001, kMaxChunkBytes}) {
+        SCOPED_TRACE(ToString(layout) + " n=" + std::to_string(n) +
+                     " limit=" + std::to_string(limit));
+        OVERTURE_ASSERT_OK_AND_ASSIGN(
+            const FetchPlan plan,
+            FetchPlan::ForFull(layout, n, {.chunk_bytes = limit}));
+        EXPECT_EQ(plan.total_bytes(), layout.TotalBytes(n));
+        ExpectSound(layout, plan,
+                    std::vector<std::vector<int64_t>>(
+                        layout.num_layers,
+                        std::vector<int64_t>(layout.num_kv_heads, n)),
+                    0, limit);
+        ExpectResumes(plan);
       }
     }
   }
@@ -115,8 +102,8 @@ TEST(FetchPlanTest, AWholeRecordThatFitsIsOneChunk) {
                         .num_kv_heads = 8,
                         .head_dim = 128,
                         .dtype = DType::kBF16};
-  OVERTURE_ASSERT_OK_AND_ASSIGN(
-      const FetchPlan plan, FetchPlan::ForFull(layout, Spans(512, 256), {}));
+  OVERTURE_ASSERT_OK_AND_ASSIGN(const FetchPlan plan,
+                                FetchPlan::ForFull(layout, 512, {}));
   EXPECT_EQ(plan.num_chunks(), 64);
   EXPECT_EQ(plan.chunk(0).payload_bytes, kDefaultChunkBytes);
   EXPECT_EQ(plan.chunk(0).num_kv_heads, 8);
@@ -126,34 +113,18 @@ TEST(FetchPlanTest, AWholeRecordThatFitsIsOneChunk) {
   EXPECT_EQ(plan.chunk(2).layer, 1);
 }
 
-TEST(FetchPlanTest, APartlyUsedSpanDeliversOnlyItsFirstTokens) {
-  const KvLayout layout{.num_layers = 1,
-                        .num_kv_heads = 2,
+TEST(FetchPlanTest, SmallBlocksShareAChunk) {
+  // SmolLM2's shape: a block of a layer is 192 KiB, five fit 1 MiB.
+  const KvLayout layout{.num_layers = 30,
+                        .num_kv_heads = 3,
                         .head_dim = 64,
                         .dtype = DType::kBF16};
-  std::vector<cache::SpanUse> spans = Spans(512, 256);
-  spans[1].use_tokens = 100;
   OVERTURE_ASSERT_OK_AND_ASSIGN(const FetchPlan plan,
-                                FetchPlan::ForFull(layout, spans, {}));
-  EXPECT_EQ(plan.total_bytes(), layout.TotalBytes(356));
-  const FetchChunk last = plan.chunk(plan.num_chunks() - 1);
-  EXPECT_EQ(last.num_rows, 100);
-  EXPECT_EQ(last.record_rows, 256) << "the record holds more than is used";
-  EXPECT_EQ(last.span_idx, 1);
-}
-
-TEST(FetchPlanTest, BlocksOfALongSpanAreNumberedWithinIt) {
-  const KvLayout layout{.num_layers = 1,
-                        .num_kv_heads = 2,
-                        .head_dim = 64,
-                        .dtype = DType::kBF16};
-  OVERTURE_ASSERT_OK_AND_ASSIGN(
-      const FetchPlan plan, FetchPlan::ForFull(layout, Spans(1100, 1024), {}));
-  ASSERT_EQ(plan.num_chunks(), 5);
-  EXPECT_EQ(plan.chunk(3).block, 3);
-  EXPECT_EQ(plan.chunk(4).span_idx, 1);
-  EXPECT_EQ(plan.chunk(4).block, 0);
-  EXPECT_EQ(plan.chunk(4).record_rows, 76);
+                                FetchPlan::ForFull(layout, 3000, {}));
+  EXPECT_EQ(plan.num_chunks(), 30 * 3);
+  EXPECT_EQ(plan.chunk(0).num_rows, 5 * 256);
+  EXPECT_EQ(plan.chunk(1).row_begin, 5 * 256);
+  EXPECT_EQ(plan.chunk(2).num_rows, 3000 - 10 * 256);
 }
 
 TEST(FetchPlanTest, ALayerRangeIsThoseLayersFromOffsetZero) {
@@ -163,8 +134,7 @@ TEST(FetchPlanTest, ALayerRangeIsThoseLayersFromOffsetZero) {
                         .dtype = DType::kBF16};
   OVERTURE_ASSERT_OK_AND_ASSIGN(
       const FetchPlan plan,
-      FetchPlan::ForFull(layout, Spans(300, 256),
-                         {.layer_begin = 2, .layer_end = 5}));
+      FetchPlan::ForFull(layout, 300, {.layer_begin = 2, .layer_end = 5}));
   EXPECT_EQ(plan.total_bytes(), 3 * layout.LayerBytes(300));
   ExpectSound(layout, plan, {{300, 300}, {300, 300}, {300, 300}}, 2,
               kDefaultChunkBytes);
@@ -207,7 +177,7 @@ TEST(FetchPlanTest, NothingToDeliverIsAnEmptyPlan) {
   const KvLayout layout{
       .num_layers = 1, .num_kv_heads = 1, .head_dim = 2, .dtype = DType::kF16};
   OVERTURE_ASSERT_OK_AND_ASSIGN(const FetchPlan plan,
-                                FetchPlan::ForFull(layout, {}, {}));
+                                FetchPlan::ForFull(layout, 0, {}));
   EXPECT_EQ(plan.num_chunks(), 0);
   EXPECT_EQ(*plan.ChunkAt(0), 0);
 }
@@ -215,7 +185,6 @@ TEST(FetchPlanTest, NothingToDeliverIsAnEmptyPlan) {
 TEST(FetchPlanTest, BadRangesNameTheFieldAndTheLimit) {
   const KvLayout layout{
       .num_layers = 4, .num_kv_heads = 1, .head_dim = 64, .dtype = DType::kF16};
-  const std::vector<cache::SpanUse> spans = Spans(10, 256);
   const struct {
     FetchPlan::Range range;
     absl::StatusCode code;
@@ -241,7 +210,7 @@ TEST(FetchPlanTest, BadRangesNameTheFieldAndTheLimit) {
        absl::StatusCode::kInvalidArgument,
        "max_chunk_bytes: -5"}};
   for (const auto& c : cases) {
-    EXPECT_THAT(FetchPlan::ForFull(layout, spans, c.range),
+    EXPECT_THAT(FetchPlan::ForFull(layout, 10, c.range),
                 StatusIs(c.code, HasSubstr(c.message)));
   }
 }

@@ -106,6 +106,31 @@ TEST(KvCacheServiceTest, AReusedPrefixAndNewTokensAreOneSequence) {
   ExpectRows(answer, ids);
 }
 
+TEST(KvCacheServiceTest, SpansThatTookOverATailAreOneSequence) {
+  // In a sparse root what follows a tail begins where it ended: records no
+  // longer lie on the chunks' grid.
+  Harness harness;
+  const std::vector<int32_t> ids = Ids(1300);
+  v1::FetchRequest request;
+  for (int64_t n : {300, 777, 1300}) {
+    v1::PrefillRequest prefill =
+        TokensRequest(std::vector<int32_t>(ids.begin(), ids.begin() + n));
+    prefill.mutable_selector()->mutable_vertical_slash();
+    const PrefillAnswer answer = RunPrefill(harness, prefill);
+    ASSERT_THAT(answer.status, HasCode(grpc::StatusCode::OK));
+    EXPECT_EQ(answer.done().stats().reused_tokens() > 0, n > 300);
+    request.set_handle(answer.done().handle());
+  }
+  for (int32_t limit : {0, kMinChunkBytes, kMaxChunkBytes}) {
+    request.set_max_chunk_bytes(limit);
+    const FetchAnswer answer = RunFetch(harness, request);
+    ASSERT_THAT(answer.status, HasCode(grpc::StatusCode::OK));
+    EXPECT_EQ(answer.end.total_bytes(),
+              int64_t{1300} * kLayers * kHeads * 2 * kDim * 4);
+    ExpectRows(answer, ids);
+  }
+}
+
 TEST(KvCacheServiceTest, AViewDeliversRaggedHeadsWithTheirPositions) {
   Harness harness;
   const std::vector<int32_t> ids = Ids(700);
