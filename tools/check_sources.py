@@ -77,7 +77,6 @@ COVERED_BY = {
     "service/admin_service.cc": "tests/service/server_test.cc",
     "service/event_stream.cc": "tests/service/prefill_service_test.cc",
     "service/fetch_stream.cc": "tests/service/kv_cache_service_test.cc",
-    "service/session_store.cc": "tests/service/session_service_test.cc",
     "service/status.cc": "tests/service/context_test.cc",
     # The layer loop has no other caller than the back end.
     "engine/cpu_prefill.cc": "tests/engine/cpu_backend_test.cc",
