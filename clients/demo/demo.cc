@@ -1,9 +1,9 @@
 #include "clients/demo/demo.h"
 
-#include <signal.h>
 #include <stdlib.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
@@ -29,6 +29,8 @@ namespace {
 
 constexpr char kSession[] = "demo";
 
+volatile std::sig_atomic_t interrupted = 0;
+
 double SecondsSince(absl::Time start) {
   return absl::ToDoubleSeconds(absl::Now() - start);
 }
@@ -47,22 +49,26 @@ class Demo {
   }
 
  private:
-  // Prints the title of a step.
-  void Step(absl::string_view title) {
+  // Prints the title of a step. CANCELLED after Ctrl-C.
+  absl::Status Step(absl::string_view title) {
+    if (interrupted != 0) return absl::CancelledError("interrupted");
     absl::PrintF("\n%d. %s\n", ++step_, std::string(title));
     std::fflush(stdout);
+    return absl::OkStatus();
   }
 
   absl::Status StartServer() {
     const absl::Time start = absl::Now();
+    std::vector<std::string> flags =
+        absl::StrSplit(options_.server_flags, ' ', absl::SkipEmpty());
+    flags.push_back("--grace=1s");
     OVERTURE_ASSIGN_OR_RETURN(
-        server_, ServerProcess::Start(
-                     {.program = SiblingProgram("overtured"),
-                      .model = options_.model,
-                      .data_dir = absl::StrCat(folder_, "/data"),
-                      .work_dir = folder_,
-                      .flags = absl::StrSplit(options_.server_flags, ' ',
-                                              absl::SkipEmpty())}));
+        server_,
+        ServerProcess::Start({.program = SiblingProgram("overtured"),
+                              .model = options_.model,
+                              .data_dir = absl::StrCat(folder_, "/data"),
+                              .work_dir = folder_,
+                              .flags = flags}));
     OVERTURE_ASSIGN_OR_RETURN(client_,
                               OvertureClient::Connect(server_.address()));
     const v1::ServerInfo& info = client_->server();
@@ -124,12 +130,14 @@ class Demo {
   }
 
   absl::Status FirstQuestion() {
-    Step("Start the server, with its store in a temporary folder");
+    OVERTURE_RETURN_IF_ERROR(
+        Step("Start the server, with its store in a temporary folder"));
     OVERTURE_RETURN_IF_ERROR(StartServer());
     OVERTURE_ASSIGN_OR_RETURN(chat_, ChooseChatTemplate(*client_));
 
-    Step(
-        "Prefill a document with a question, dense, as a session's first turn");
+    OVERTURE_RETURN_IF_ERROR(
+        Step("Prefill a document with a question, dense, as a session's first "
+             "turn"));
     // Room for both questions, both answers and the template.
     const int64_t room = client_->server().max_prompt_tokens() -
                          2 * options_.max_answer_tokens - 512;
@@ -166,7 +174,8 @@ class Demo {
     OVERTURE_ASSIGN_OR_RETURN(PrefillResult result,
                               Prefill("dense, cold", request));
 
-    Step("Answer in another process, from the full KV and from a SnapKV view");
+    OVERTURE_RETURN_IF_ERROR(Step(
+        "Answer in another process, from the full KV and from a SnapKV view"));
     OVERTURE_ASSIGN_OR_RETURN(
         DecodeReport answer,
         Answer("dense, full KV", options_.question, result, "full"));
@@ -176,8 +185,8 @@ class Demo {
   }
 
   absl::Status SparsePrefill() {
-    Step(absl::StrCat("The same prompt with sparse attention: ",
-                      options_.selector));
+    OVERTURE_RETURN_IF_ERROR(Step(absl::StrCat(
+        "The same prompt with sparse attention: ", options_.selector)));
     v1::PrefillRequest request;
     request.mutable_tokens()->mutable_ids()->Add(prompt_.begin(),
                                                  prompt_.end());
@@ -190,7 +199,8 @@ class Demo {
   }
 
   absl::Status KillAndRestart() {
-    Step("Kill the server with SIGKILL and start it again on the same folder");
+    OVERTURE_RETURN_IF_ERROR(Step(
+        "Kill the server with SIGKILL and start it again on the same folder"));
     const absl::Time start = absl::Now();
     client_.reset();
     server_.process().Kill();
@@ -204,7 +214,8 @@ class Demo {
   }
 
   absl::Status SecondQuestion() {
-    Step("A second question in the same session: only new tokens are sent");
+    OVERTURE_RETURN_IF_ERROR(Step(
+        "A second question in the same session: only new tokens are sent"));
     absl::PrintF("   question: %s\n", options_.second_question);
     OVERTURE_ASSIGN_OR_RETURN(
         std::vector<int32_t> turn,
@@ -254,6 +265,10 @@ absl::StatusOr<DemoReport> RunDemo(const DemoOptions& options) {
   if (mkdtemp(folder.data()) == nullptr) {
     return absl::InternalError(absl::StrCat("cannot make ", folder));
   }
+  // Ctrl-C reaches the server and the worker too, so that the step under way
+  // fails; this process stays to remove what they wrote.
+  std::signal(SIGINT, [](int) { interrupted = 1; });
+  std::signal(SIGTERM, [](int) { interrupted = 1; });
   // After the server, which Run's Demo has killed by then.
   const absl::Cleanup remove = [&folder] {
     std::error_code ignored;
