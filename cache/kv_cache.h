@@ -145,8 +145,12 @@ class KvCache {
   // `spans` as PlanSpans returns them; those already stored are skipped (and
   // leased by the CommitResult like the others). INVALID_ARGUMENT if they are
   // no chain. The cache outlives the writer.
+  // With kHold nothing is written: what is not stored already is kept in memory
+  // for as long as its spans are leased, found by no Match.
+  enum class Keep : uint8_t { kStore, kHold };
   absl::StatusOr<std::unique_ptr<Writer>> NewWriter(
-      const ChainPolicy& policy, absl::Span<const SpanInfo> spans);
+      const ChainPolicy& policy, absl::Span<const SpanInfo> spans,
+      Keep keep = Keep::kStore);
 
   // Sessions: opaque bytes under an id, durable on return.
   absl::Status PutSession(absl::string_view id, absl::string_view bytes);

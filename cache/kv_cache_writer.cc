@@ -320,10 +320,14 @@ class KvCacheWriter final : public KvCache::Writer {
 };
 
 absl::StatusOr<std::unique_ptr<KvCache::Writer>> KvCache::NewWriter(
-    const ChainPolicy& policy, absl::Span<const SpanInfo> spans) {
+    const ChainPolicy& policy, absl::Span<const SpanInfo> spans, Keep keep) {
   OVERTURE_RETURN_IF_ERROR(Validate(policy.layout));
   OVERTURE_RETURN_IF_ERROR(CheckChain(spans));
   auto state = std::make_shared<WriteState>();
+  if (keep == Keep::kHold) {
+    // A write that failed before it began: kept in memory, never queued.
+    state->status = absl::CancelledError("held in memory only, as asked for");
+  }
   std::vector<SpanKey> span_keys, to_lease;
   absl::MutexLock lock(&impl_->mu);
   if (!spans.empty() && impl_->index.Find(spans[0].parent) != nullptr) {
@@ -536,6 +540,12 @@ CommitResult KvCacheWriter::Commit(std::optional<SessionUpdate> session) {
     } else {
       impl_.Fail(*state_, result.status);
       result.readable = state_->retained;
+      if (!result.readable && absl::IsCancelled(result.status)) {
+        result.status = absl::ResourceExhaustedError(absl::StrCat(
+            "KV cache: ", state_->bytes_needed,
+            " bytes to hold do not fit, the limit (max_memory_bytes) is ",
+            impl_.options.max_memory_bytes));
+      }
       if (state_->retained) Hold();
       if (state_->num_held_spans == 0) impl_.ReleaseRetained(*state_);
       EnqueueAbandon();

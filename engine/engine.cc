@@ -106,7 +106,7 @@ class EngineImpl final : public Engine {
   struct Attempt {
     cache::PrefixMatch match;
     std::vector<cache::SpanInfo> new_spans;
-    std::unique_ptr<cache::KvCache::Writer> writer;  // null: nothing to store
+    std::unique_ptr<cache::KvCache::Writer> writer;  // null: nothing new
     absl::Status writer_status;
     PrefillOutput output;
   };
@@ -315,18 +315,18 @@ absl::Status EngineImpl::TryCompute(const PrefillRequest& request,
   if (observer != nullptr) {
     observer->Matched(stats->reused_tokens, stats->computed_tokens);
   }
-  if (request.store) {
-    attempt->new_spans =
-        cache::PlanSpans(policy, attempt->match.spans, request.tokens);
-    if (!attempt->new_spans.empty()) {
-      // A store that cannot write is no reason not to answer.
-      absl::StatusOr<std::unique_ptr<cache::KvCache::Writer>> writer =
-          cache_->NewWriter(policy, attempt->new_spans);
-      if (writer.ok()) {
-        attempt->writer = *std::move(writer);
-      } else {
-        attempt->writer_status = writer.status();
-      }
+  attempt->new_spans =
+      cache::PlanSpans(policy, attempt->match.spans, request.tokens);
+  if (!attempt->new_spans.empty()) {
+    using Keep = cache::KvCache::Keep;
+    // A store that cannot write is no reason not to answer.
+    absl::StatusOr<std::unique_ptr<cache::KvCache::Writer>> writer =
+        cache_->NewWriter(policy, attempt->new_spans,
+                          request.store ? Keep::kStore : Keep::kHold);
+    if (writer.ok()) {
+      attempt->writer = *std::move(writer);
+    } else {
+      attempt->writer_status = writer.status();
     }
   }
   Io io(*this, attempt->match, attempt->writer.get(), observer);
@@ -361,11 +361,12 @@ absl::Status EngineImpl::Store(const PrefillRequest& request, Attempt* attempt,
     result->store_status = commit.status;
     result->session_persisted = commit.session_persisted;
     readable = commit.readable;
+    // Not to be stored, and held as asked: nothing went wrong.
+    if (!request.store && readable) result->store_status = absl::OkStatus();
     result->leases.push_back(std::move(commit.lease));
   } else {
-    // Nothing new: all is stored already, or nothing shall or can be.
-    const bool failed = !attempt->writer_status.ok();
-    readable = request.store && !failed;
+    // Nothing new: all is stored already, or nothing can be.
+    readable = attempt->writer_status.ok();
     result->persisted = readable;
     result->store_status = attempt->writer_status;
     if (request.session.has_value()) {

@@ -185,8 +185,8 @@ absl::Status FetchStream::Begin(const v1::FetchRequest& request) {
   }
   if (!from_view && kept_rows != found.data->logical_length) {
     return absl::FailedPreconditionError(
-        "source: SOURCE_FULL, but the full KV of this handle was not kept (the "
-        "prefill said no_store, or nothing could hold it)");
+        "source: SOURCE_FULL, but neither disk nor memory could hold the full "
+        "KV of this handle; its Done event said why");
   }
   const FetchPlan::Range range{.layer_begin = request.layer_begin(),
                                .layer_end = request.layer_end(),

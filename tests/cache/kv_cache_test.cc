@@ -245,6 +245,30 @@ TEST_P(KvCacheTest, NothingIsVisibleBeforeCommit) {
   EXPECT_THAT(cache_->Lookup(policy, tokens, 300), SizeIs(2));
 }
 
+TEST_P(KvCacheTest, AHeldWriteIsReadWhileLeasedAndFoundByNobody) {
+  const ChainPolicy policy = DensePolicy();
+  const auto tokens = Prompt(1, 300);
+  const auto spans = PlanSpans(policy, {}, tokens);
+  {
+    OVERTURE_ASSERT_OK_AND_ASSIGN(
+        auto writer, cache_->NewWriter(policy, spans, KvCache::Keep::kHold));
+    for (int32_t layer = 0; layer < 3; ++layer) {
+      writer->PutLayer(layer, CanaryLayer(policy.layout, tokens, layer).view());
+    }
+    const CommitResult result = writer->Commit({{"s", "history"}});
+    EXPECT_FALSE(result.persisted);
+    EXPECT_TRUE(result.readable);
+    EXPECT_TRUE(result.session_persisted);
+    EXPECT_THAT(cache_->Lookup(policy, tokens, 300), IsEmpty());
+    OVERTURE_EXPECT_OK(cache_->ReadRecord(policy.layout, spans[0], 0, 0));
+    EXPECT_EQ(cache_->stats().stored_bytes, 0);
+    EXPECT_EQ(cache_->stats().dropped_writes, 0);
+  }
+  EXPECT_THAT(cache_->ReadRecord(policy.layout, spans[0], 0, 0),
+              StatusIs(absl::StatusCode::kNotFound));
+  EXPECT_EQ(cache_->stats().memory_bytes, 0);
+}
+
 TEST_P(KvCacheTest, AWriterDroppedWithoutCommitLeavesNothing) {
   const ChainPolicy policy = DensePolicy();
   const auto tokens = Prompt(1, 300);

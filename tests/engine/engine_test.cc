@@ -273,13 +273,20 @@ TEST_F(EngineTest, ViewsWindowIsAlwaysComputed) {
             engine_->backend().kv_layout().TotalBytes(600));
 }
 
-TEST_F(EngineTest, StoreFalseLeavesNothing) {
+TEST_F(EngineTest, StoreFalseHoldsTheKvForItsResultAlone) {
   const std::vector<int32_t> tokens = RandomTokens(300, 320, 12);
-  auto result = engine_->Prefill({.tokens = tokens, .store = false}, nullptr);
-  ASSERT_THAT(result, IsOk());
-  EXPECT_FALSE(result->persisted);
-  EXPECT_TRUE(result->spans.empty());
+  {
+    auto result = engine_->Prefill({.tokens = tokens, .store = false}, nullptr);
+    ASSERT_THAT(result, IsOk());
+    EXPECT_FALSE(result->persisted);
+    EXPECT_THAT(result->store_status, IsOk());
+    ASSERT_EQ(result->spans.size(), 2u);
+    EXPECT_THAT(cache_->ReadRecord(engine_->backend().kv_layout(),
+                                   result->spans[0].span, 0, 0),
+                IsOk());
+  }
   EXPECT_EQ(cache_->stats().num_spans, 0);
+  EXPECT_EQ(cache_->stats().memory_bytes, 0);
 }
 
 // ---------------------------------------------------------------------------
