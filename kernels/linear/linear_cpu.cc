@@ -19,7 +19,7 @@
 #include "base/status_macros.h"
 #include "kernels/onednn/matmul.h"
 #include "kernels/onednn/onednn.h"
-#include "kernels/simd/aligned_buffer.h"
+#include "kernels/simd/scratch_buffer.h"
 
 namespace overture::kernels {
 namespace {
@@ -223,8 +223,8 @@ class OneDnnLinear final : public LinearCpu {
   // slice of y's rows; copying costs 5% (K = 1536) to 10% (K = 576).
   void ApplySlice(const Slice& slice, const std::byte* x, int64_t row_begin,
                   int64_t row_end, std::byte* y, DType y_dtype) const {
-    thread_local AlignedBuffer x_buffer;
-    thread_local AlignedBuffer y_buffer;
+    thread_local ScratchBuffer x_buffer;
+    thread_local ScratchBuffer y_buffer;
     const int64_t x_row_bytes = in_features_ * SizeOf(dtype_);
     const int64_t y_row_bytes = out_features_ * SizeOf(y_dtype);
     const int64_t slice_bytes = slice.width * SizeOf(y_dtype);

@@ -3,7 +3,7 @@
 #include <omp.h>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/simd/aligned_buffer.h"
+#include "kernels/simd/scratch_buffer.h"
 
 namespace overture::kernels::onednn {
 
@@ -20,7 +20,7 @@ dnnl::stream& ThreadStream() {
 }
 
 void* ThreadScratch(size_t bytes) {
-  thread_local AlignedBuffer buffer;
+  thread_local ScratchBuffer buffer;
   return buffer.Reserve<std::byte>(static_cast<int64_t>(bytes));
 }
 

@@ -17,7 +17,7 @@
 #include "kernels/linear/linear_cpu.h"
 #include "kernels/onednn/matmul.h"
 #include "kernels/onednn/onednn.h"
-#include "kernels/simd/aligned_buffer.h"
+#include "kernels/simd/scratch_buffer.h"
 #include "kernels/simd/simd.h"
 #include "kernels/sparse_attention/key_chunks.h"
 #include "kernels/sparse_attention/softmax_rows.h"
@@ -241,12 +241,12 @@ OVERTURE_SIMD_CLONES void CopyRow(const BFloat16* in, int64_t columns,
 struct Workspace {
   KeyChunks keys;
   std::vector<SoftmaxRow> rows;
-  AlignedBuffer q;        // [padded_rows, head_dim]
-  AlignedBuffer k;        // [kMaxChunkKeys, head_dim], a chunk that is no range
-  AlignedBuffer v;        // as k
-  AlignedBuffer scores;   // [padded_rows, width] fp32
-  AlignedBuffer weights;  // [padded_rows, width]
-  AlignedBuffer o;        // [padded_rows, head_dim] fp32
+  ScratchBuffer q;        // [padded_rows, head_dim]
+  ScratchBuffer k;        // [kMaxChunkKeys, head_dim], a chunk that is no range
+  ScratchBuffer v;        // as k
+  ScratchBuffer scores;   // [padded_rows, width] fp32
+  ScratchBuffer weights;  // [padded_rows, width]
+  ScratchBuffer o;        // [padded_rows, head_dim] fp32
 };
 
 // One item, step by step. T is the element type of the tensors, C the one that
@@ -322,7 +322,7 @@ class ItemRunner {
   // of dense rows, `width` of them readable; else copied, with zeros for what
   // is past kv_len or past the chunk.
   const C* LoadKeys(const void* tensor, const KeyChunk& chunk, int32_t width,
-                    AlignedBuffer& buffer) const {
+                    ScratchBuffer& buffer) const {
     const T* head =
         static_cast<const T*>(tensor) + item_.kv_head * p_.stride_kv_head;
     const KeyPiece& first = ws_.keys.pieces[chunk.piece_begin];

@@ -12,7 +12,7 @@
 
 namespace overture::kernels {
 
-class AlignedBuffer {
+class ScratchBuffer {
  public:
   // At least `count` elements, 64-byte aligned, contents undefined. What an
   // earlier call returned is gone if this one is larger.
