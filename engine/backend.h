@@ -33,6 +33,13 @@ struct ViewData {
   // of the layout's dtype.
   std::vector<std::vector<std::byte>> layers;
   int64_t TotalBytes() const;
+
+  // Chooses the rows of the next layer from `kv`, all rows of the prompt, and
+  // copies them: by SnapKvPositions of `votes`, [num_kv_heads, kv.num_rows], or
+  // every row if `votes` is empty.
+  void AppendLayer(const KvLayout& layout, const LayerKvView& kv,
+                   absl::Span<const float> votes,
+                   const compress::SnapKvOptions& options);
 };
 
 // Where a prefill's KV comes from and goes to.
@@ -58,6 +65,12 @@ struct PrefillJob {
   PrefillIo* io = nullptr;                      // not null
   std::stop_token stop;                         // honoured within one layer
 };
+
+// INVALID_ARGUMENT naming what no back end can run. Every one calls it.
+absl::Status Validate(const PrefillJob& job, const ModelConfig& config);
+
+// True if the view leaves some tokens out, so that votes are needed.
+bool NeedsVotes(const PrefillJob& job);
 
 struct PrefillOutput {
   std::vector<float> logits;  // [vocab] after the last token

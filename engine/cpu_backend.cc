@@ -32,7 +32,7 @@ class CpuBackend final : public Backend {
   }
 
   absl::StatusOr<PrefillOutput> Prefill(const PrefillJob& job) override {
-    OVERTURE_RETURN_IF_ERROR(CheckJob(job));
+    OVERTURE_RETURN_IF_ERROR(Validate(job, config()));
     try {
       return CpuPrefill(*weights_, job).Run();
     } catch (const std::bad_alloc&) {
@@ -43,44 +43,10 @@ class CpuBackend final : public Backend {
   }
 
  private:
-  absl::Status CheckJob(const PrefillJob& job) const {
-    const int64_t n = static_cast<int64_t>(job.tokens.size());
-    if (n == 0 || job.num_cached < 0 || job.num_cached >= n ||
-        job.io == nullptr) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("prefill of ", n, " tokens with ", job.num_cached,
-                       " cached, io ", job.io != nullptr));
-    }
-    for (int64_t i = 0; i < n; ++i) {
-      if (job.tokens[i] < 0 || job.tokens[i] >= config().vocab_size) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("tokens[", i, "] is ", job.tokens[i],
-                         ", must be in [0, ", config().vocab_size, ")"));
-      }
-    }
-    OVERTURE_RETURN_IF_ERROR(Validate(job.selector));
-    if (!job.view.has_value()) return absl::OkStatus();
-    OVERTURE_RETURN_IF_ERROR(compress::Validate(*job.view));
-    if (job.num_cached > 0 && job.view->window > n - job.num_cached) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("view.window is ", job.view->window, ", only ",
-                       n - job.num_cached, " tokens are new"));
-    }
-    return absl::OkStatus();
-  }
-
   std::unique_ptr<const CpuWeights> weights_;
 };
 
 }  // namespace
-
-int64_t ViewData::TotalBytes() const {
-  int64_t bytes = 0;
-  for (const std::vector<std::byte>& layer : layers) {
-    bytes += static_cast<int64_t>(layer.size());
-  }
-  return bytes;
-}
 
 absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(
     const ModelFiles& files, ComputeDType dtype) {

@@ -4,11 +4,11 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
-#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "engine/row_pieces.h"
 #include "kernels/probe_attention/probe_attention_cpu.h"
 #include "kernels/selectors/static_plans.h"
 #include "kernels/sparse_attention/sparse_attention_cpu.h"
@@ -47,22 +47,6 @@ absl::Status AsInternal(const absl::Status& status) {
     return status;
   }
   return absl::InternalError(status.message());
-}
-
-// Calls fn(begin, end) for the pieces of [begin, end) that absolute multiples
-// of `unit` bound.
-template <typename Fn>
-absl::Status ForEachPiece(int64_t begin, int64_t end, int64_t unit, Fn fn) {
-  while (begin < end) {
-    const int64_t stop = std::min(end, (begin / unit + 1) * unit);
-    OVERTURE_RETURN_IF_ERROR(fn(begin, stop));
-    begin = stop;
-  }
-  return absl::OkStatus();
-}
-
-int64_t CausalPairs(int64_t begin, int64_t end) {
-  return (end - begin) * (begin + end + 1) / 2;
 }
 
 }  // namespace
@@ -112,11 +96,6 @@ int64_t CpuPrefill::WorkspaceBytes(const CpuWeights& weights,
   const int64_t choosing =
       num_tokens * (config.num_q_heads * 16 + config.num_kv_heads * 4);
   return rows + queries + chunks + choosing;
-}
-
-bool CpuPrefill::votes() const {
-  return job_.view.has_value() && num_tokens() > job_.view->window &&
-         num_tokens() > job_.view->capacity;
 }
 
 MutableLayerKvView CpuPrefill::kv_view() const {
@@ -388,39 +367,14 @@ absl::Status CpuPrefill::ProjectAndMlp(const CpuLayerWeights& weights,
 
 absl::Status CpuPrefill::GatherView() {
   const Timer timer(&output_.selector_seconds);
-  const KvLayout& layout = weights_.kv_layout();
-  const int64_t n = num_tokens();
   if (votes() && !have_votes_) {
     OVERTURE_RETURN_IF_ERROR(
-        Vote(window_q_.data(), job_.view->window, n, nullptr, true));
+        Vote(window_q_.data(), job_.view->window, num_tokens(), nullptr, true));
   }
-  std::vector<std::vector<int32_t>> positions(layout.num_kv_heads);
-  int64_t num_rows = 0;
-  for (int32_t head = 0; head < layout.num_kv_heads; ++head) {
-    if (votes()) {
-      positions[head] = compress::SnapKvPositions(
-          absl::MakeConstSpan(window_votes_.data() + head * n, n), *job_.view);
-    } else {
-      positions[head].resize(n);
-      std::iota(positions[head].begin(), positions[head].end(), 0);
-    }
-    num_rows += static_cast<int64_t>(positions[head].size());
-  }
-  const int64_t row_bytes = layout.HeadBytes(1);
-  std::vector<std::byte> bytes(2 * num_rows * row_bytes);
-  std::byte* dst = bytes.data();
-  const LayerKvView kv = kv_view();
-  for (int32_t head = 0; head < layout.num_kv_heads; ++head) {
-    for (const std::byte* base : {kv.k, kv.v}) {
-      const std::byte* rows = base + head * kv.head_stride_bytes;
-      for (const int32_t position : positions[head]) {
-        std::memcpy(dst, rows + position * row_bytes, row_bytes);
-        dst += row_bytes;
-      }
-    }
-  }
-  output_.view->plan.positions.push_back(std::move(positions));
-  output_.view->layers.push_back(std::move(bytes));
+  output_.view->AppendLayer(
+      weights_.kv_layout(), kv_view(),
+      votes() ? absl::MakeConstSpan(window_votes_) : absl::Span<const float>(),
+      *job_.view);
   return absl::OkStatus();
 }
 

@@ -76,8 +76,7 @@ class CpuPrefill {
   bool selects() const {
     return job_.selector.kind == SelectorSpec::Kind::kVerticalSlash;
   }
-  // True if some tokens are left out of the view, so that votes are needed.
-  bool votes() const;
+  bool votes() const { return NeedsVotes(job_); }
   float* residual_row(int64_t position) {
     return residual_.As<float>() +
            (position - job_.num_cached) * weights_.config().hidden_size;

@@ -5,109 +5,36 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
-#include "absl/types/span.h"
 #include "base/status_macros.h"
+#include "engine/fused_weights.h"
 #include "engine/rope.h"
 
 namespace overture::engine {
 namespace {
 
-// One matrix of a fused product, as it lies in the files.
-struct Part {
-  TensorRole role;
-  absl::string_view name;
-  int64_t rows;
-};
-
-absl::Status CheckShape(const ModelFiles& files, const Part& part,
-                        int32_t layer, int64_t columns) {
-  OVERTURE_ASSIGN_OR_RETURN(const ModelFiles::Shape shape,
-                            files.TensorShape(part.role, layer));
-  if (shape.rows == part.rows && shape.columns == columns) {
-    return absl::OkStatus();
-  }
-  return absl::InvalidArgumentError(
-      absl::StrCat("tensor ", part.name, " of layer ", layer, " is [",
-                   shape.rows, ", ", shape.columns, "], the config asks for [",
-                   part.rows, ", ", columns, "]"));
-}
-
-absl::StatusOr<std::vector<float>> ReadVector(const ModelFiles& files,
-                                              TensorRole role,
-                                              absl::string_view name,
-                                              int32_t layer, int64_t size) {
-  OVERTURE_RETURN_IF_ERROR(CheckShape(files, {role, name, 1}, layer, size));
-  std::vector<float> values(size);
-  OVERTURE_RETURN_IF_ERROR(
-      files.ReadTensor(role, layer, absl::MakeSpan(values)));
-  return values;
-}
-
-// Stacks the rows of `parts` into one packed product.
 absl::StatusOr<std::unique_ptr<kernels::LinearCpu>> Pack(
-    const ModelFiles& files, int32_t layer, absl::Span<const Part> parts,
-    int64_t columns, absl::Span<const float> bias, DType dtype) {
-  int64_t rows = 0;
-  for (const Part& part : parts) {
-    OVERTURE_RETURN_IF_ERROR(CheckShape(files, part, layer, columns));
-    rows += part.rows;
-  }
-  std::vector<float> weight(rows * columns);
-  float* dst = weight.data();
-  for (const Part& part : parts) {
-    OVERTURE_RETURN_IF_ERROR(files.ReadTensor(
-        part.role, layer, absl::MakeSpan(dst, part.rows * columns)));
-    dst += part.rows * columns;
-  }
-  return kernels::LinearCpu::Create(dtype, rows, columns, weight, bias);
+    const ModelFiles& files, FusedRole role, int32_t layer, DType dtype) {
+  OVERTURE_ASSIGN_OR_RETURN(const FusedMatrix matrix,
+                            ReadFused(files, role, layer));
+  return kernels::LinearCpu::Create(dtype, matrix.rows, matrix.columns,
+                                    matrix.weight, matrix.bias);
 }
 
 absl::StatusOr<CpuLayerWeights> LoadLayer(const ModelFiles& files,
                                           int32_t layer, DType dtype) {
-  const ModelConfig& config = files.config();
-  const int64_t hidden = config.hidden_size;
-  const int64_t q_size = int64_t{config.num_q_heads} * config.head_dim;
-  const int64_t kv_size = int64_t{config.num_kv_heads} * config.head_dim;
-  const int64_t inter = config.intermediate_size;
-
   CpuLayerWeights weights;
   OVERTURE_ASSIGN_OR_RETURN(weights.attention_norm,
-                            ReadVector(files, TensorRole::kAttentionNorm,
-                                       "attention_norm", layer, hidden));
-  OVERTURE_ASSIGN_OR_RETURN(
-      weights.mlp_norm,
-      ReadVector(files, TensorRole::kMlpNorm, "mlp_norm", layer, hidden));
-
-  std::vector<float> bias;
-  if (config.qkv_bias) {
-    const Part parts[] = {{TensorRole::kQBias, "q_bias", q_size},
-                          {TensorRole::kKBias, "k_bias", kv_size},
-                          {TensorRole::kVBias, "v_bias", kv_size}};
-    for (const Part& part : parts) {
-      OVERTURE_ASSIGN_OR_RETURN(
-          const std::vector<float> values,
-          ReadVector(files, part.role, part.name, layer, part.rows));
-      bias.insert(bias.end(), values.begin(), values.end());
-    }
-  }
-  OVERTURE_ASSIGN_OR_RETURN(weights.qkv, Pack(files, layer,
-                                              {{TensorRole::kQ, "q", q_size},
-                                               {TensorRole::kK, "k", kv_size},
-                                               {TensorRole::kV, "v", kv_size}},
-                                              hidden, bias, dtype));
-  OVERTURE_ASSIGN_OR_RETURN(
-      weights.o,
-      Pack(files, layer, {{TensorRole::kO, "o", hidden}}, q_size, {}, dtype));
-  OVERTURE_ASSIGN_OR_RETURN(
-      weights.gate_up,
-      Pack(files, layer,
-           {{TensorRole::kGate, "gate", inter}, {TensorRole::kUp, "up", inter}},
-           hidden, {}, dtype));
-  OVERTURE_ASSIGN_OR_RETURN(
-      weights.down, Pack(files, layer, {{TensorRole::kDown, "down", hidden}},
-                         inter, {}, dtype));
+                            ReadNorm(files, TensorRole::kAttentionNorm, layer));
+  OVERTURE_ASSIGN_OR_RETURN(weights.mlp_norm,
+                            ReadNorm(files, TensorRole::kMlpNorm, layer));
+  OVERTURE_ASSIGN_OR_RETURN(weights.qkv,
+                            Pack(files, FusedRole::kQkv, layer, dtype));
+  OVERTURE_ASSIGN_OR_RETURN(weights.o,
+                            Pack(files, FusedRole::kO, layer, dtype));
+  OVERTURE_ASSIGN_OR_RETURN(weights.gate_up,
+                            Pack(files, FusedRole::kGateUp, layer, dtype));
+  OVERTURE_ASSIGN_OR_RETURN(weights.down,
+                            Pack(files, FusedRole::kDown, layer, dtype));
   return weights;
 }
 
@@ -145,37 +72,30 @@ absl::Status CpuWeights::Load(const ModelFiles& files, ComputeDType dtype) {
   OVERTURE_RETURN_IF_ERROR(Validate(kv_layout_));
   rope_.inv_freq = RopeInverseFrequencies(config_);
 
-  const int64_t hidden = config_.hidden_size;
-  const int64_t vocab = config_.vocab_size;
   {
-    std::vector<float> embedding(vocab * hidden);
-    OVERTURE_RETURN_IF_ERROR(CheckShape(
-        files, {TensorRole::kTokenEmbedding, "token_embedding", vocab}, 0,
-        hidden));
-    OVERTURE_RETURN_IF_ERROR(files.ReadTensor(TensorRole::kTokenEmbedding, 0,
-                                              absl::MakeSpan(embedding)));
+    OVERTURE_ASSIGN_OR_RETURN(FusedMatrix embedding,
+                              ReadFused(files, FusedRole::kEmbedding, 0));
     if (config_.tied_embeddings) {
       OVERTURE_ASSIGN_OR_RETURN(
           lm_head_,
-          kernels::LinearCpu::Create(type, vocab, hidden, embedding, {}));
+          kernels::LinearCpu::Create(type, embedding.rows, embedding.columns,
+                                     embedding.weight, {}));
     }
     if (type == DType::kF32) {
-      embedding_f32_ = std::move(embedding);
+      embedding_f32_ = std::move(embedding.weight);
     } else {
-      embedding_bf16_.resize(embedding.size());
-      std::transform(embedding.begin(), embedding.end(),
+      embedding_bf16_.resize(embedding.weight.size());
+      std::transform(embedding.weight.begin(), embedding.weight.end(),
                      embedding_bf16_.begin(),
                      [](float value) { return BFloat16(value); });
     }
   }
   if (!config_.tied_embeddings) {
-    OVERTURE_ASSIGN_OR_RETURN(
-        lm_head_, Pack(files, 0, {{TensorRole::kLmHead, "lm_head", vocab}},
-                       hidden, {}, type));
+    OVERTURE_ASSIGN_OR_RETURN(lm_head_,
+                              Pack(files, FusedRole::kLmHead, 0, type));
   }
-  OVERTURE_ASSIGN_OR_RETURN(
-      output_norm_,
-      ReadVector(files, TensorRole::kOutputNorm, "output_norm", 0, hidden));
+  OVERTURE_ASSIGN_OR_RETURN(output_norm_,
+                            ReadNorm(files, TensorRole::kOutputNorm, 0));
   layers_.reserve(config_.num_layers);
   for (int32_t layer = 0; layer < config_.num_layers; ++layer) {
     OVERTURE_ASSIGN_OR_RETURN(CpuLayerWeights weights,
