@@ -80,9 +80,11 @@ COVERED_BY = {
     "service/status.cc": "tests/service/context_test.cc",
     # The layer loop has no other caller than the back end.
     "engine/cpu_prefill.cc": "tests/engine/cpu_backend_test.cc",
+    "engine/cuda_prefill.cc": "tests/engine/cuda_backend_test.cc",
     # What the back ends share, seen through the first of them.
     "engine/backend.cc": "tests/engine/cpu_backend_test.cc",
     "engine/fused_weights.cc": "tests/engine/cpu_weights_test.cc",
+    "engine/cuda_weights.cc": "tests/engine/cuda_backend_test.cc",
     # The engine and stream that every linear layer runs on.
     "kernels/onednn/onednn.cc": "tests/kernels/linear_cpu_test.cc",
 }

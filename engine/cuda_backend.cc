@@ -1,0 +1,134 @@
+#include "engine/cuda_backend.h"
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <new>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/cuda/device.h"
+#include "base/cuda/device_buffer.h"
+#include "base/cuda/status.h"
+#include "base/cuda/stream.h"
+#include "base/status_macros.h"
+#include "engine/cuda_prefill.h"
+#include "engine/cuda_weights.h"
+#include "engine/cuda_workspace.h"
+#include "kernels/probe_attention/probe_attention.h"
+
+namespace overture::engine {
+namespace {
+
+class CudaBackend final : public Backend {
+ public:
+  CudaBackend(DeviceInfo device, Stream compute, Stream copies,
+              std::unique_ptr<const CudaWeights> weights)
+      : device_(std::move(device)),
+        compute_(std::move(compute)),
+        copies_(std::move(copies)),
+        weights_(std::move(weights)) {}
+
+  const ModelConfig& config() const override { return weights_->config(); }
+  const KvLayout& kv_layout() const override { return weights_->kv_layout(); }
+
+  // Sums run in another order than the CPU's, so KV is kept apart.
+  std::string numerics() const override {
+    return "weights=bf16 compute=cuda-bf16 kv=bf16";
+  }
+
+  std::string device_name() const override {
+    return absl::StrCat("cuda:", device_.index, " (", device_.name, ")");
+  }
+
+  int64_t WorkspaceBytes(int64_t num_tokens) const override {
+    if (num_tokens < 1) return 0;
+    return Plan({.num_tokens = num_tokens, .num_new = num_tokens})
+        .device_bytes();
+  }
+
+  absl::StatusOr<PrefillOutput> Prefill(const PrefillJob& job) override {
+    OVERTURE_RETURN_IF_ERROR(Validate(job, config()));
+    // The device is a setting of the thread.
+    OVERTURE_RETURN_IF_CUDA_ERROR(cudaSetDevice(device_.index));
+    const CudaWorkspacePlan plan = Plan(CudaPrefill::ShapeOf(job));
+    OVERTURE_RETURN_IF_ERROR(Reserve(plan));
+    try {
+      return CudaPrefill({.weights = *weights_,
+                          .compute = compute_,
+                          .copies = copies_,
+                          .plan = plan,
+                          .device = arena_.data(),
+                          .pinned = pinned_.data()},
+                         job)
+          .Run();
+    } catch (const std::bad_alloc&) {
+      return absl::ResourceExhaustedError(absl::StrCat(
+          "not enough host memory for ", job.tokens.size(), " tokens"));
+    }
+  }
+
+ private:
+  CudaWorkspacePlan Plan(const CudaWorkspaceShape& shape) const {
+    return PlanCudaWorkspace(config(), shape,
+                             kernels::ProbeScratchBytes(shape.num_tokens, 1));
+  }
+
+  // Grows the buffers, which stay for the prefills that follow.
+  absl::Status Reserve(const CudaWorkspacePlan& plan) {
+    OVERTURE_ASSIGN_OR_RETURN(const DeviceMemory memory, GetDeviceMemory());
+    const int64_t available = memory.free_bytes + arena_.bytes();
+    if (plan.device_bytes() > available) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("the prefill needs ", plan.device_bytes(),
+                       " bytes of device memory, ", available, " of ",
+                       memory.total_bytes, " are free"));
+    }
+    // A kept arena may crowd out the plans of a longer segment.
+    const bool crowded = memory.free_bytes < plan.plan_bytes;
+    if (arena_.bytes() < plan.arena_bytes || crowded) {
+      arena_ = {};  // first, so that both never exist at once
+      OVERTURE_ASSIGN_OR_RETURN(
+          arena_, DeviceBuffer<std::byte>::Allocate(plan.arena_bytes));
+    }
+    if (pinned_.bytes() < plan.pinned_bytes) {
+      pinned_ = {};
+      OVERTURE_ASSIGN_OR_RETURN(
+          pinned_, PinnedBuffer<std::byte>::Allocate(plan.pinned_bytes));
+    }
+    return absl::OkStatus();
+  }
+
+  const DeviceInfo device_;
+  const Stream compute_;
+  const Stream copies_;
+  const std::unique_ptr<const CudaWeights> weights_;
+  DeviceBuffer<std::byte> arena_;
+  PinnedBuffer<std::byte> pinned_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Backend>> CreateCudaBackend(
+    const ModelFiles& files, int32_t device_index) {
+  OVERTURE_ASSIGN_OR_RETURN(const int32_t count, CountDevices());
+  if (count == 0) {
+    return absl::FailedPreconditionError("there is no CUDA device or driver");
+  }
+  OVERTURE_ASSIGN_OR_RETURN(DeviceInfo device, GetDeviceInfo(device_index));
+  if (device.capability_major != 9) {
+    return absl::UnimplementedError(
+        absl::StrCat("the GPU back end is built for capability 9.0, device ",
+                     device_index, " is ", ToString(device)));
+  }
+  OVERTURE_RETURN_IF_CUDA_ERROR(cudaSetDevice(device_index));
+  OVERTURE_ASSIGN_OR_RETURN(Stream compute, Stream::Create());
+  OVERTURE_ASSIGN_OR_RETURN(Stream copies, Stream::Create());
+  OVERTURE_ASSIGN_OR_RETURN(std::unique_ptr<const CudaWeights> weights,
+                            CudaWeights::Create(files, compute));
+  return std::make_unique<CudaBackend>(std::move(device), std::move(compute),
+                                       std::move(copies), std::move(weights));
+}
+
+}  // namespace overture::engine

@@ -1,0 +1,31 @@
+// The GPU implementation of engine::Backend (sm_90a). Only in builds with a
+// CUDA compiler (OVERTURE_HAVE_CUDA); plain C++ header.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "engine/backend.h"
+#include "engine/model_files.h"
+
+namespace overture::engine {
+
+// bf16 weights, activations and KV, fp32 residual stream and sums, on the
+// device of that index. Same results as the CPU back end in bf16 up to the
+// order of sums, so its numerics() has a name of its own.
+//
+// A prefill that does not fit the device's free memory is refused before it
+// starts: RESOURCE_EXHAUSTED with the bytes needed. A CUDA error while it runs
+// is INTERNAL; if it has destroyed the context (IsStickyCudaError), every later
+// prefill fails with it, too.
+//
+// UNIMPLEMENTED for a head dim other than 64, 96 and 128, hidden or
+// intermediate sizes that are not multiples of 8, or a device that is no
+// Hopper; FAILED_PRECONDITION without a device, a driver or cuBLASLt;
+// RESOURCE_EXHAUSTED if the weights do not fit; INVALID_ARGUMENT for an index
+// out of range, and as CreateCpuBackend.
+absl::StatusOr<std::unique_ptr<Backend>> CreateCudaBackend(
+    const ModelFiles& files, int32_t device_index);
+
+}  // namespace overture::engine

@@ -1,0 +1,520 @@
+#include "engine/cuda_prefill.h"
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <exception>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+#include "base/cuda/status.h"
+#include "base/status_macros.h"
+#include "engine/row_pieces.h"
+#include "kernels/probe_attention/probe_attention.h"
+#include "kernels/selectors/static_plans.h"
+#include "kernels/sparse_attention/expanded_plan.h"
+#include "kernels/sparse_attention/sparse_attention.h"
+#include "kernels/transformer_ops/transformer_ops.h"
+
+namespace overture::engine {
+namespace {
+
+constexpr int64_t kElement = 2;  // bytes of bf16
+
+// Kernels report sizes that do not fit as INVALID_ARGUMENT; here they are our
+// own bug, not the caller's.
+absl::Status AsInternal(const absl::Status& status) {
+  if (status.ok() || status.code() == absl::StatusCode::kResourceExhausted) {
+    return status;
+  }
+  return absl::InternalError(status.message());
+}
+
+// Columns and distances of every head, heads spread over the cores.
+absl::StatusOr<std::vector<kernels::VerticalSlashIndex>> SelectHeads(
+    const float* columns, const float* diagonals, int32_t num_heads,
+    int64_t kv_len, const kernels::VerticalSlashSize& size) {
+  std::vector<kernels::VerticalSlashIndex> indices(num_heads);
+  std::atomic<bool> failed = false;
+#pragma omp parallel for schedule(dynamic)
+  for (int32_t head = 0; head < num_heads; ++head) {
+    try {
+      indices[head] = kernels::SelectVerticalSlash(
+          absl::MakeConstSpan(columns + head * kv_len, kv_len),
+          absl::MakeConstSpan(diagonals + head * kv_len, kv_len), size);
+    } catch (const std::exception&) {
+      failed = true;  // out of memory: nothing may leave the parallel region
+    }
+  }
+  if (failed) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("no host memory to rank ", kv_len, " columns"));
+  }
+  return indices;
+}
+
+}  // namespace
+
+CudaWorkspaceShape CudaPrefill::ShapeOf(const PrefillJob& job) {
+  const bool selects = job.selector.kind == SelectorSpec::Kind::kVerticalSlash;
+  const int64_t n = static_cast<int64_t>(job.tokens.size());
+  return {.num_tokens = n,
+          .num_new = n - job.num_cached,
+          .segment_rows =
+              selects ? job.selector.segment_tokens : kCudaMaxSegmentRows,
+          .selects = selects,
+          .window_rows = NeedsVotes(job) ? job.view->window : 0};
+}
+
+CudaPrefill::CudaPrefill(const Resources& resources, const PrefillJob& job)
+    : resources_(resources),
+      plan_(resources.plan),
+      weights_(resources.weights),
+      config_(resources.weights.config()),
+      job_(job),
+      compute_(resources.compute),
+      segment_rows_(ShapeOf(job).segment_rows) {}
+
+absl::StatusOr<PrefillOutput> CudaPrefill::Run() {
+  // The buffers are lent: nothing may be in flight when they go back, nor when
+  // the plans are freed.
+  const auto wait = absl::MakeCleanup([this] {
+    compute_.Synchronize().IgnoreError();
+    resources_.copies.Synchronize().IgnoreError();
+  });
+  OVERTURE_ASSIGN_OR_RETURN(computed_, Event::Create());
+  for (int i = 0; i < 2; ++i) {
+    OVERTURE_ASSIGN_OR_RETURN(Event copied, Event::Create());
+    copied_.push_back(std::move(copied));
+    OVERTURE_ASSIGN_OR_RETURN(Event paced, Event::Create());
+    paced_.push_back(std::move(paced));
+  }
+  if (job_.view.has_value()) {
+    output_.view.emplace();
+    output_.view->plan.logical_length = num_tokens();
+  }
+  OVERTURE_RETURN_IF_ERROR(RunLayers());
+  OVERTURE_RETURN_IF_ERROR(SumPhases());
+  output_.density = causal_pairs_ > 0 ? computed_pairs_ / causal_pairs_ : 1.0;
+  return std::move(output_);
+}
+
+absl::Status CudaPrefill::RunLayers() {
+  const int64_t num_new = num_tokens() - job_.num_cached;
+  OVERTURE_RETURN_IF_ERROR(Enter(Phase::kOther));
+  OVERTURE_RETURN_IF_ERROR(CudaStatus(
+      cudaMemcpyAsync(Device<void>(plan_.tokens),
+                      job_.tokens.data() + job_.num_cached, num_new * 4,
+                      cudaMemcpyHostToDevice, compute_.get()),
+      "copying tokens"));
+  OVERTURE_RETURN_IF_ERROR(AsInternal(
+      kernels::LaunchEmbed({.tokens = Device<int32_t>(plan_.tokens),
+                            .table = weights_.embedding().data(),
+                            .residual = Device<float>(plan_.residual),
+                            .rows = num_new,
+                            .columns = config_.hidden_size},
+                           compute_.get())));
+  for (int32_t layer = 0; layer < config_.num_layers; ++layer) {
+    OVERTURE_RETURN_IF_ERROR(RunLayer(layer));
+    if (layer > 0) OVERTURE_RETURN_IF_ERROR(FinishLayer(layer - 1));
+  }
+  OVERTURE_RETURN_IF_ERROR(FinishLayer(config_.num_layers - 1));
+  return FinalLogits();
+}
+
+absl::Status CudaPrefill::RunLayer(int32_t layer) {
+  layer_ = layer;
+  have_votes_ = false;
+  const int64_t n = num_tokens();
+  const bool is_last = layer + 1 == config_.num_layers;
+  first_output_row_ = is_last ? n - 1 : job_.num_cached;
+
+  OVERTURE_RETURN_IF_ERROR(CheckStop());
+  OVERTURE_RETURN_IF_ERROR(ReadPrefix(layer));
+  OVERTURE_RETURN_IF_ERROR(ForEachPiece(job_.num_cached, n, segment_rows_,
+                                        [this](int64_t begin, int64_t end) {
+                                          return RunSegment({begin, end});
+                                        }));
+  if (votes()) {
+    if (!have_votes_) {
+      OVERTURE_RETURN_IF_ERROR(Enter(Phase::kSelector));
+      OVERTURE_RETURN_IF_ERROR(Probe(Device<std::byte>(plan_.window_q),
+                                     job_.view->window, n, false, true));
+    }
+    OVERTURE_RETURN_IF_ERROR(CopyVotes());
+  }
+  // The copy out runs beside the next layer.
+  OVERTURE_RETURN_IF_ERROR(computed_->Record(compute_));
+  OVERTURE_RETURN_IF_ERROR(resources_.copies.WaitFor(*computed_));
+  OVERTURE_RETURN_IF_ERROR(CopyRows(Pinned<std::byte>(plan_.host_kv[slot()]),
+                                    k(), {job_.num_cached, n},
+                                    resources_.copies));
+  return copied_[slot()].Record(resources_.copies);
+}
+
+absl::Status CudaPrefill::RunSegment(Rows segment) {
+  OVERTURE_RETURN_IF_ERROR(KeepPace());
+  OVERTURE_RETURN_IF_ERROR(ProjectQkv(segment));
+  const Rows output = {std::max(segment.begin, first_output_row_), segment.end};
+  if (output.size() > 0) {
+    const Plan* plan = nullptr;
+    OVERTURE_RETURN_IF_ERROR(Enter(Phase::kSelector));
+    if (selects()) {
+      OVERTURE_RETURN_IF_ERROR(ChoosePlan(segment, output));
+      plan = &*selected_plan_;
+    } else {
+      OVERTURE_ASSIGN_OR_RETURN(plan, StaticPlan(output));
+    }
+    OVERTURE_RETURN_IF_ERROR(Enter(Phase::kAttention));
+    OVERTURE_RETURN_IF_ERROR(Attend(segment, output, *plan));
+    OVERTURE_RETURN_IF_ERROR(ProjectAndMlp(segment, output));
+  }
+  return paced_[num_segments_++ % 2].Record(compute_);
+}
+
+absl::Status CudaPrefill::FinishLayer(int32_t layer) {
+  OVERTURE_RETURN_IF_ERROR(copied_[layer % 2].Synchronize());
+  const LayerKvView kv = host_view(layer);
+  if (job_.view.has_value()) {
+    const int64_t count = config_.num_kv_heads * num_tokens();
+    output_.view->AppendLayer(
+        weights_.kv_layout(), kv,
+        votes() ? absl::MakeConstSpan(
+                      Pinned<float>(plan_.host_votes[layer % 2]), count)
+                : absl::Span<const float>(),
+        *job_.view);
+  }
+  OVERTURE_RETURN_IF_ERROR(CheckStop());
+  job_.io->LayerDone(layer, kv);
+  return absl::OkStatus();
+}
+
+absl::Status CudaPrefill::ReadPrefix(int32_t layer) {
+  if (job_.num_cached == 0) return absl::OkStatus();
+  // The slot's last layer was handed out, so both its sides are free.
+  const auto begin = std::chrono::steady_clock::now();
+  MutableLayerKvView dst = host_view(layer);
+  dst.num_rows = job_.num_cached;
+  OVERTURE_RETURN_IF_ERROR(job_.io->ReadPrefix(layer, dst));
+  output_.prefix_seconds +=
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin)
+          .count();
+  OVERTURE_RETURN_IF_ERROR(Enter(Phase::kOther));
+  return CopyRows(k(), Pinned<std::byte>(plan_.host_kv[slot()]),
+                  {0, job_.num_cached}, compute_);
+}
+
+absl::Status CudaPrefill::ProjectQkv(Rows segment) {
+  OVERTURE_RETURN_IF_ERROR(Enter(Phase::kLinear));
+  const CudaLayerWeights& weights = weights_.layer(layer_);
+  const int64_t n = num_tokens();
+  const int64_t q_row_bytes = weights_.q_size() * kElement;
+  std::byte* q = Device<std::byte>(plan_.q);
+  for (int64_t begin = segment.begin; begin < segment.end;
+       begin += kCudaChunkRows) {
+    const int64_t rows = std::min(kCudaChunkRows, segment.end - begin);
+    OVERTURE_RETURN_IF_ERROR(AsInternal(
+        kernels::LaunchRmsNorm({.x = residual_row(begin),
+                                .weight = weights.attention_norm.data(),
+                                .out = Device<void>(plan_.normed),
+                                .eps = config_.rms_norm_eps,
+                                .rows = rows,
+                                .columns = config_.hidden_size},
+                               compute_.get())));
+    OVERTURE_RETURN_IF_ERROR(AsInternal(weights.qkv->Apply(
+        Device<void>(plan_.normed), rows, Device<void>(plan_.qkv), DType::kF32,
+        /*accumulate=*/false, compute_)));
+    const int64_t kv_offset = begin * config_.head_dim * kElement;
+    OVERTURE_RETURN_IF_ERROR(AsInternal(
+        kernels::LaunchRopeKv({.qkv = Device<float>(plan_.qkv),
+                               .inv_freq = weights_.inv_freq().data(),
+                               .q = q + (begin - segment.begin) * q_row_bytes,
+                               .k = k() + kv_offset,
+                               .v = v() + kv_offset,
+                               .stride_kv_head = n * config_.head_dim,
+                               .rows = rows,
+                               .position_begin = begin,
+                               .num_q_heads = config_.num_q_heads,
+                               .num_kv_heads = config_.num_kv_heads,
+                               .head_dim = config_.head_dim},
+                              compute_.get())));
+  }
+  if (!votes()) return absl::OkStatus();
+  // The window may reach over a segment border: keep its rows aside.
+  const int64_t window_begin = n - job_.view->window;
+  const int64_t begin = std::max(segment.begin, window_begin);
+  if (begin >= segment.end) return absl::OkStatus();
+  return CudaStatus(cudaMemcpyAsync(Device<std::byte>(plan_.window_q) +
+                                        (begin - window_begin) * q_row_bytes,
+                                    q + (begin - segment.begin) * q_row_bytes,
+                                    (segment.end - begin) * q_row_bytes,
+                                    cudaMemcpyDeviceToDevice, compute_.get()),
+                    "keeping the window's queries");
+}
+
+absl::Status CudaPrefill::Probe(const std::byte* q, int64_t num_rows,
+                                int64_t kv_len, bool with_sums,
+                                bool with_votes) {
+  kernels::ProbeAttentionParams params{
+      .dtype = DType::kBF16,
+      .q = q,
+      .k = k(),
+      .stride_q_row = weights_.q_size(),
+      .stride_q_head = config_.head_dim,
+      .stride_k_row = config_.head_dim,
+      .stride_k_head = num_tokens() * config_.head_dim,
+      .num_q_heads = config_.num_q_heads,
+      .num_kv_heads = config_.num_kv_heads,
+      .head_dim = config_.head_dim,
+      .num_rows = static_cast<int32_t>(num_rows),
+      .kv_len = kv_len,
+      .scale = 1.0f / std::sqrt(static_cast<float>(config_.head_dim))};
+  if (with_sums) {
+    params.column_sums = Device<float>(plan_.columns);
+    params.diagonal_sums = Device<float>(plan_.diagonals);
+  }
+  if (with_votes) {
+    params.window_votes = Device<float>(plan_.votes);
+    params.window_rows = job_.view->window;
+    have_votes_ = true;
+  }
+  return AsInternal(kernels::LaunchProbeAttention(
+      params, Device<void>(plan_.probe), plan_.probe.bytes, compute_.get()));
+}
+
+absl::Status CudaPrefill::CopyVotes() {
+  const MemoryRegion& to = plan_.host_votes[slot()];
+  return CudaStatus(
+      cudaMemcpyAsync(Pinned<void>(to), Device<void>(plan_.votes), to.bytes,
+                      cudaMemcpyDeviceToHost, compute_.get()),
+      "copying votes");
+}
+
+absl::Status CudaPrefill::ChoosePlan(Rows segment, Rows output) {
+  const int64_t kv_len = segment.end;
+  const int64_t num_rows =
+      std::min<int64_t>(kernels::kProbeRows, segment.size());
+  const std::byte* q =
+      Device<std::byte>(plan_.q) +
+      (segment.size() - num_rows) * weights_.q_size() * kElement;
+  // One pass serves both when the window lies within the probe's rows.
+  const bool with_votes =
+      votes() && kv_len == num_tokens() && job_.view->window <= num_rows;
+  OVERTURE_RETURN_IF_ERROR(Probe(q, num_rows, kv_len, true, with_votes));
+  const int64_t count = config_.num_q_heads * kv_len;
+  float* columns = Pinned<float>(plan_.host_sums);
+  float* diagonals = columns + count;
+  for (const auto& [to, from] :
+       {std::pair(columns, Device<float>(plan_.columns)),
+        std::pair(diagonals, Device<float>(plan_.diagonals))}) {
+    OVERTURE_RETURN_IF_ERROR(
+        CudaStatus(cudaMemcpyAsync(to, from, count * sizeof(float),
+                                   cudaMemcpyDeviceToHost, compute_.get()),
+                   "copying probe sums"));
+  }
+  OVERTURE_RETURN_IF_ERROR(compute_.Synchronize());
+  OVERTURE_RETURN_IF_ERROR(CheckStop());
+  OVERTURE_ASSIGN_OR_RETURN(
+      const std::vector<kernels::VerticalSlashIndex> indices,
+      SelectHeads(columns, diagonals, config_.num_q_heads, kv_len,
+                  job_.selector.vertical_slash));
+  absl::StatusOr<kernels::TilePlan> plan =
+      kernels::BuildVerticalSlashPlan({.q_begin = output.begin,
+                                       .q_len = output.size(),
+                                       .kv_len = kv_len,
+                                       .tile_rows = kernels::kGpuTileRows,
+                                       .tile_keys = kernels::kGpuTileKeys},
+                                      indices, kernels::RangeForm::kAligned);
+  if (!plan.ok()) return AsInternal(plan.status());
+  // The stream was awaited above: nothing reads the plan before this one.
+  OVERTURE_ASSIGN_OR_RETURN(selected_plan_, Upload(*plan));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<const CudaPrefill::Plan*> CudaPrefill::StaticPlan(Rows output) {
+  const std::pair<int64_t, int64_t> key = {output.begin, output.end};
+  const auto found = static_plans_.find(key);
+  if (found != static_plans_.end()) return &found->second;
+  const kernels::PlanShape shape{.q_begin = output.begin,
+                                 .q_len = output.size(),
+                                 .kv_len = output.end,
+                                 .tile_rows = kernels::kGpuTileRows,
+                                 .tile_keys = kernels::kGpuTileKeys};
+  absl::StatusOr<kernels::TilePlan> plan =
+      job_.selector.kind == SelectorSpec::Kind::kAShape
+          ? kernels::AShapePlan(shape, job_.selector.num_initial,
+                                job_.selector.num_local)
+          : kernels::DensePlan(shape);
+  if (!plan.ok()) return AsInternal(plan.status());
+  OVERTURE_ASSIGN_OR_RETURN(Plan uploaded, Upload(*plan));
+  return &static_plans_.emplace(key, std::move(uploaded)).first->second;
+}
+
+absl::StatusOr<CudaPrefill::Plan> CudaPrefill::Upload(
+    const kernels::TilePlan& plan) {
+  absl::StatusOr<kernels::UploadedPlan> uploaded =
+      kernels::UploadedPlan::Upload(plan, config_.num_q_heads,
+                                    config_.num_kv_heads, compute_);
+  if (!uploaded.ok()) return AsInternal(uploaded.status());
+  return Plan{.uploaded = *std::move(uploaded),
+              .density = kernels::Cost(plan).density};
+}
+
+absl::Status CudaPrefill::Attend(Rows segment, Rows output, const Plan& plan) {
+  const double causal =
+      static_cast<double>(CausalPairs(output.begin, output.end));
+  causal_pairs_ += causal;
+  computed_pairs_ += causal * plan.density;
+  const int64_t offset =
+      (output.begin - segment.begin) * weights_.q_size() * kElement;
+  return AsInternal(kernels::LaunchSparseAttention(
+      {.dtype = DType::kBF16,
+       .q = Device<std::byte>(plan_.q) + offset,
+       .k = k(),
+       .v = v(),
+       .o = Device<std::byte>(plan_.o) + offset,
+       .stride_q_row = weights_.q_size(),
+       .stride_q_head = config_.head_dim,
+       .stride_kv_row = config_.head_dim,
+       .stride_kv_head = num_tokens() * config_.head_dim,
+       .stride_o_row = weights_.q_size(),
+       .stride_o_head = config_.head_dim,
+       .num_q_heads = config_.num_q_heads,
+       .num_kv_heads = config_.num_kv_heads,
+       .head_dim = config_.head_dim,
+       .scale = 1.0f / std::sqrt(static_cast<float>(config_.head_dim))},
+      plan.uploaded.plan(), compute_.get()));
+}
+
+absl::Status CudaPrefill::ProjectAndMlp(Rows segment, Rows output) {
+  OVERTURE_RETURN_IF_ERROR(Enter(Phase::kLinear));
+  const CudaLayerWeights& weights = weights_.layer(layer_);
+  for (int64_t begin = output.begin; begin < output.end;
+       begin += kCudaChunkRows) {
+    const int64_t rows = std::min(kCudaChunkRows, output.end - begin);
+    const int64_t o_offset =
+        (begin - segment.begin) * weights_.q_size() * kElement;
+    OVERTURE_RETURN_IF_ERROR(AsInternal(weights.o->Apply(
+        Device<std::byte>(plan_.o) + o_offset, rows, residual_row(begin),
+        DType::kF32, /*accumulate=*/true, compute_)));
+    OVERTURE_RETURN_IF_ERROR(
+        AsInternal(kernels::LaunchRmsNorm({.x = residual_row(begin),
+                                           .weight = weights.mlp_norm.data(),
+                                           .out = Device<void>(plan_.normed),
+                                           .eps = config_.rms_norm_eps,
+                                           .rows = rows,
+                                           .columns = config_.hidden_size},
+                                          compute_.get())));
+    OVERTURE_RETURN_IF_ERROR(AsInternal(weights.gate_up->Apply(
+        Device<void>(plan_.normed), rows, Device<void>(plan_.gate_up),
+        DType::kBF16, /*accumulate=*/false, compute_)));
+    OVERTURE_RETURN_IF_ERROR(AsInternal(
+        kernels::LaunchSwiGlu({.gate_up = Device<void>(plan_.gate_up),
+                               .out = Device<void>(plan_.act),
+                               .rows = rows,
+                               .columns = config_.intermediate_size},
+                              compute_.get())));
+    OVERTURE_RETURN_IF_ERROR(AsInternal(weights.down->Apply(
+        Device<void>(plan_.act), rows, residual_row(begin), DType::kF32,
+        /*accumulate=*/true, compute_)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CudaPrefill::FinalLogits() {
+  OVERTURE_RETURN_IF_ERROR(Enter(Phase::kLinear));
+  OVERTURE_RETURN_IF_ERROR(AsInternal(
+      kernels::LaunchRmsNorm({.x = residual_row(num_tokens() - 1),
+                              .weight = weights_.output_norm().data(),
+                              .out = Device<void>(plan_.normed),
+                              .eps = config_.rms_norm_eps,
+                              .rows = 1,
+                              .columns = config_.hidden_size},
+                             compute_.get())));
+  OVERTURE_RETURN_IF_ERROR(AsInternal(weights_.lm_head().Apply(
+      Device<void>(plan_.normed), 1, Device<void>(plan_.logits), DType::kF32,
+      /*accumulate=*/false, compute_)));
+  OVERTURE_RETURN_IF_ERROR(
+      CudaStatus(cudaMemcpyAsync(Pinned<void>(plan_.host_logits),
+                                 Device<void>(plan_.logits), plan_.logits.bytes,
+                                 cudaMemcpyDeviceToHost, compute_.get()),
+                 "copying logits"));
+  OVERTURE_RETURN_IF_ERROR(Enter(Phase::kOther));
+  OVERTURE_RETURN_IF_ERROR(compute_.Synchronize());
+  const float* logits = Pinned<float>(plan_.host_logits);
+  output_.logits.assign(logits, logits + config_.vocab_size);
+  for (const float logit : output_.logits) {
+    if (std::isfinite(logit)) continue;
+    return absl::InternalError(
+        "a logit is not finite: the model's weights are broken");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CudaPrefill::CopyRows(std::byte* to, const std::byte* from,
+                                   Rows rows, const Stream& stream) const {
+  const int64_t row_bytes = config_.head_dim * kElement;
+  const int64_t pitch = num_tokens() * row_bytes;
+  return CudaStatus(
+      cudaMemcpy2DAsync(to + rows.begin * row_bytes, pitch,
+                        from + rows.begin * row_bytes, pitch,
+                        rows.size() * row_bytes, 2 * config_.num_kv_heads,
+                        cudaMemcpyDefault, stream.get()),
+      "copying KV");
+}
+
+absl::Status CudaPrefill::KeepPace() {
+  OVERTURE_RETURN_IF_ERROR(paced_[num_segments_ % 2].Synchronize());
+  return CheckStop();
+}
+
+absl::Status CudaPrefill::CheckStop() const {
+  if (!job_.stop.stop_requested()) return absl::OkStatus();
+  return absl::CancelledError(absl::StrCat("prefill stopped in layer ", layer_,
+                                           " of ", config_.num_layers));
+}
+
+absl::Status CudaPrefill::Enter(Phase phase) {
+  if (!marks_.empty() && marks_.back().phase == phase) return absl::OkStatus();
+  OVERTURE_ASSIGN_OR_RETURN(Event event, Event::Create(Event::Timing::kOn));
+  OVERTURE_RETURN_IF_ERROR(event.Record(compute_));
+  marks_.push_back({.phase = phase, .event = std::move(event)});
+  return absl::OkStatus();
+}
+
+absl::Status CudaPrefill::SumPhases() {
+  for (size_t i = 0; i + 1 < marks_.size(); ++i) {
+    OVERTURE_ASSIGN_OR_RETURN(
+        const float millis,
+        ElapsedMillis(marks_[i].event, marks_[i + 1].event));
+    switch (marks_[i].phase) {
+      case Phase::kLinear:
+        output_.linear_seconds += millis * 1e-3;
+        break;
+      case Phase::kSelector:
+        output_.selector_seconds += millis * 1e-3;
+        break;
+      case Phase::kAttention:
+        output_.attention_seconds += millis * 1e-3;
+        break;
+      case Phase::kOther:
+        break;
+    }
+  }
+  return absl::OkStatus();
+}
+
+MutableLayerKvView CudaPrefill::host_view(int32_t layer) const {
+  const MemoryRegion& region = plan_.host_kv[layer % 2];
+  std::byte* k = Pinned<std::byte>(region);
+  return {.k = k,
+          .v = k + region.bytes / 2,
+          .num_rows = num_tokens(),
+          .head_stride_bytes = weights_.kv_layout().HeadBytes(num_tokens())};
+}
+
+}  // namespace overture::engine

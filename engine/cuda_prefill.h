@@ -1,0 +1,158 @@
+// One prefill on the GPU: the layer loop over all new tokens of a prompt, in
+// the order of cpu_prefill.h.
+//
+//   for each layer
+//     read the stored prefix into pinned memory, copy it to the device
+//     for each segment of the new tokens
+//       norm, QKV, RoPE            in chunks of kCudaChunkRows
+//       choose the segment's keys  (vertical-slash: sums on the GPU, the choice
+//                                  and the plan on the host)
+//       attention
+//       output projection, MLP     in chunks
+//     copy the layer's new rows to pinned memory, on a stream of their own
+//     hand out the layer before it
+//
+// Two layers' KV are held on each side: one is computed while the one before it
+// is copied out and stored. The host runs at most two segments ahead of the
+// device, so that a stop request waits for those.
+//
+// One thread; borrows everything; waits for the device before it returns.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/cuda/event.h"
+#include "base/cuda/stream.h"
+#include "engine/backend.h"
+#include "engine/cuda_weights.h"
+#include "engine/cuda_workspace.h"
+#include "kernels/selectors/vertical_slash.h"
+#include "kernels/sparse_attention/uploaded_plan.h"
+#include "kernels/tile_plan.h"
+
+namespace overture::engine {
+
+class CudaPrefill {
+ public:
+  // What the back end lends. The regions of `plan` lie in `device` and
+  // `pinned`.
+  struct Resources {
+    const CudaWeights& weights;
+    const Stream& compute;
+    const Stream& copies;
+    const CudaWorkspacePlan& plan;
+    std::byte* device = nullptr;
+    std::byte* pinned = nullptr;
+  };
+
+  // REQUIRES Validate(job, weights.config()).ok() and a plan of ShapeOf(job).
+  CudaPrefill(const Resources& resources, const PrefillJob& job);
+
+  // Once. Errors as Backend::Prefill, and RESOURCE_EXHAUSTED.
+  absl::StatusOr<PrefillOutput> Run();
+
+  static CudaWorkspaceShape ShapeOf(const PrefillJob& job);
+
+ private:
+  // Half-open range of absolute positions.
+  struct Rows {
+    int64_t begin = 0;
+    int64_t end = 0;
+    int64_t size() const { return end - begin; }
+  };
+  // What the device was busy with; of the time up to the next mark.
+  enum class Phase { kOther, kLinear, kSelector, kAttention };
+  struct Mark {
+    Phase phase;
+    Event event;
+  };
+  // A plan on the device and the share of causal pairs that it computes.
+  struct Plan {
+    kernels::UploadedPlan uploaded;
+    double density = 1.0;
+  };
+
+  absl::Status RunLayers();
+  absl::Status RunLayer(int32_t layer);
+  absl::Status RunSegment(Rows segment);
+  absl::Status FinishLayer(int32_t layer);
+  absl::Status ReadPrefix(int32_t layer);
+  absl::Status ProjectQkv(Rows segment);
+  absl::Status ChoosePlan(Rows segment, Rows output);
+  absl::StatusOr<const Plan*> StaticPlan(Rows output);
+  absl::StatusOr<Plan> Upload(const kernels::TilePlan& plan);
+  absl::Status Probe(const std::byte* q, int64_t num_rows, int64_t kv_len,
+                     bool with_sums, bool with_votes);
+  absl::Status CopyVotes();
+  absl::Status Attend(Rows segment, Rows output, const Plan& plan);
+  absl::Status ProjectAndMlp(Rows segment, Rows output);
+  absl::Status FinalLogits();
+
+  // Copies rows [begin, end) of every head of a layer's KV.
+  absl::Status CopyRows(std::byte* to, const std::byte* from, Rows rows,
+                        const Stream& stream) const;
+  // Waits until at most one segment is in flight, then checks for a stop.
+  absl::Status KeepPace();
+  absl::Status CheckStop() const;
+  absl::Status Enter(Phase phase);
+  absl::Status SumPhases();
+
+  template <typename T>
+  T* Device(const MemoryRegion& region) const {
+    return reinterpret_cast<T*>(resources_.device + region.offset);
+  }
+  template <typename T>
+  T* Pinned(const MemoryRegion& region) const {
+    return reinterpret_cast<T*>(resources_.pinned + region.offset);
+  }
+  int64_t num_tokens() const {
+    return static_cast<int64_t>(job_.tokens.size());
+  }
+  bool selects() const {
+    return job_.selector.kind == SelectorSpec::Kind::kVerticalSlash;
+  }
+  bool votes() const { return NeedsVotes(job_); }
+  int32_t slot() const { return layer_ % 2; }
+  // K of the layer at work, [num_kv_heads, tokens, head_dim] bf16; V behind it.
+  std::byte* k() const { return Device<std::byte>(plan_.kv[slot()]); }
+  std::byte* v() const { return k() + plan_.kv[slot()].bytes / 2; }
+  float* residual_row(int64_t position) const {
+    return Device<float>(plan_.residual) +
+           (position - job_.num_cached) * config_.hidden_size;
+  }
+  MutableLayerKvView host_view(int32_t layer) const;
+
+  const Resources resources_;
+  const CudaWorkspacePlan& plan_;
+  const CudaWeights& weights_;
+  const ModelConfig& config_;
+  const PrefillJob& job_;
+  const Stream& compute_;
+  int64_t segment_rows_ = 0;  // absolute multiples of it bound segments
+
+  int32_t layer_ = 0;
+  int64_t first_output_row_ = 0;  // of this layer
+  bool have_votes_ = false;       // of this layer
+
+  // Set by Run before anything else.
+  std::optional<Event> computed_;  // this layer, votes included
+  std::vector<Event> copied_;      // [2], by slot
+  std::vector<Event> paced_;       // [2], by segment in turn
+  int64_t num_segments_ = 0;       // given to the device so far
+  std::map<std::pair<int64_t, int64_t>, Plan> static_plans_;  // by output rows
+  std::optional<Plan> selected_plan_;  // of the last segment
+  std::vector<Mark> marks_;
+
+  double computed_pairs_ = 0;
+  double causal_pairs_ = 0;
+  PrefillOutput output_;
+};
+
+}  // namespace overture::engine

@@ -1,0 +1,136 @@
+#include "engine/cuda_weights.h"
+
+#include <algorithm>
+#include <new>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+#include "base/status_macros.h"
+#include "engine/fused_weights.h"
+#include "engine/rope.h"
+
+namespace overture::engine {
+namespace {
+
+// What the kernels take, said in the model's words.
+absl::Status CheckShapes(const ModelConfig& config) {
+  if (config.head_dim != 64 && config.head_dim != 96 &&
+      config.head_dim != 128) {
+    return absl::UnimplementedError(
+        absl::StrCat("the GPU back end takes head_dim 64, 96 or 128, this "
+                     "model's is ",
+                     config.head_dim));
+  }
+  const struct {
+    const char* name;
+    int64_t value;
+  } sizes[] = {{"hidden_size", config.hidden_size},
+               {"intermediate_size", config.intermediate_size},
+               {"vocab_size", config.vocab_size}};
+  for (const auto& size : sizes) {
+    if (size.value % 8 == 0) continue;
+    return absl::UnimplementedError(
+        absl::StrCat("the GPU back end takes multiples of 8, this model's ",
+                     size.name, " is ", size.value));
+  }
+  return absl::OkStatus();
+}
+
+template <typename T>
+absl::StatusOr<DeviceBuffer<T>> Upload(const std::vector<T>& values,
+                                       const Stream& stream) {
+  OVERTURE_ASSIGN_OR_RETURN(
+      DeviceBuffer<T> buffer,
+      DeviceBuffer<T>::Allocate(static_cast<int64_t>(values.size())));
+  OVERTURE_RETURN_IF_ERROR(
+      buffer.CopyFromHost(absl::MakeConstSpan(values), stream));
+  OVERTURE_RETURN_IF_ERROR(stream.Synchronize());
+  return buffer;
+}
+
+absl::StatusOr<DeviceBuffer<float>> UploadNorm(const ModelFiles& files,
+                                               TensorRole role, int32_t layer,
+                                               const Stream& stream) {
+  OVERTURE_ASSIGN_OR_RETURN(const std::vector<float> norm,
+                            ReadNorm(files, role, layer));
+  return Upload(norm, stream);
+}
+
+absl::StatusOr<std::unique_ptr<kernels::Linear>> UploadLinear(
+    const ModelFiles& files, FusedRole role, int32_t layer,
+    kernels::LinearContext* context, const Stream& stream) {
+  OVERTURE_ASSIGN_OR_RETURN(const FusedMatrix matrix,
+                            ReadFused(files, role, layer));
+  return kernels::Linear::Create(context, matrix.rows, matrix.columns,
+                                 matrix.weight, matrix.bias, stream);
+}
+
+absl::StatusOr<CudaLayerWeights> LoadLayer(const ModelFiles& files,
+                                           int32_t layer,
+                                           kernels::LinearContext* context,
+                                           const Stream& stream) {
+  CudaLayerWeights weights;
+  OVERTURE_ASSIGN_OR_RETURN(
+      weights.attention_norm,
+      UploadNorm(files, TensorRole::kAttentionNorm, layer, stream));
+  OVERTURE_ASSIGN_OR_RETURN(
+      weights.mlp_norm, UploadNorm(files, TensorRole::kMlpNorm, layer, stream));
+  const std::pair<FusedRole, std::unique_ptr<kernels::Linear>*> products[] = {
+      {FusedRole::kQkv, &weights.qkv},
+      {FusedRole::kO, &weights.o},
+      {FusedRole::kGateUp, &weights.gate_up},
+      {FusedRole::kDown, &weights.down}};
+  for (const auto& [role, product] : products) {
+    OVERTURE_ASSIGN_OR_RETURN(
+        *product, UploadLinear(files, role, layer, context, stream));
+  }
+  return weights;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<const CudaWeights>> CudaWeights::Create(
+    const ModelFiles& files, const Stream& stream) try {
+  std::unique_ptr<CudaWeights> weights(new CudaWeights());
+  OVERTURE_RETURN_IF_ERROR(weights->Load(files, stream));
+  return weights;
+} catch (const std::bad_alloc&) {
+  return absl::ResourceExhaustedError("not enough memory to read the weights");
+}
+
+absl::Status CudaWeights::Load(const ModelFiles& files, const Stream& stream) {
+  config_ = files.config();
+  OVERTURE_RETURN_IF_ERROR(Validate(config_));
+  OVERTURE_RETURN_IF_ERROR(CheckShapes(config_));
+  kv_layout_ = KvLayout{.num_layers = config_.num_layers,
+                        .num_kv_heads = config_.num_kv_heads,
+                        .head_dim = config_.head_dim,
+                        .dtype = DType::kBF16};
+  OVERTURE_RETURN_IF_ERROR(Validate(kv_layout_));
+  OVERTURE_ASSIGN_OR_RETURN(context_, kernels::LinearContext::Create());
+  OVERTURE_ASSIGN_OR_RETURN(inv_freq_,
+                            Upload(RopeInverseFrequencies(config_), stream));
+  {
+    OVERTURE_ASSIGN_OR_RETURN(const FusedMatrix embedding,
+                              ReadFused(files, FusedRole::kEmbedding, 0));
+    std::vector<BFloat16> rounded(embedding.weight.size());
+    std::transform(embedding.weight.begin(), embedding.weight.end(),
+                   rounded.begin(),
+                   [](float value) { return BFloat16(value); });
+    OVERTURE_ASSIGN_OR_RETURN(embedding_, Upload(rounded, stream));
+  }
+  OVERTURE_ASSIGN_OR_RETURN(lm_head_, UploadLinear(files, FusedRole::kLmHead, 0,
+                                                   context_.get(), stream));
+  OVERTURE_ASSIGN_OR_RETURN(
+      output_norm_, UploadNorm(files, TensorRole::kOutputNorm, 0, stream));
+  for (int32_t layer = 0; layer < config_.num_layers; ++layer) {
+    OVERTURE_ASSIGN_OR_RETURN(CudaLayerWeights weights,
+                              LoadLayer(files, layer, context_.get(), stream));
+    layers_.push_back(std::move(weights));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace overture::engine

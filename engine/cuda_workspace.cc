@@ -1,0 +1,95 @@
+#include "engine/cuda_workspace.h"
+
+#include <algorithm>
+
+#include "base/kv_layout.h"
+
+namespace overture::engine {
+namespace {
+
+constexpr int64_t kAlignment = 256;  // what cudaMalloc gives
+constexpr int64_t kBf16 = 2;
+constexpr int64_t kF32 = 4;
+// Scratch of a probe: past this more heads a launch gain nothing.
+constexpr int64_t kProbeBytes = int64_t{1} << 30;
+constexpr int64_t kTileRows = 128;
+constexpr int64_t kTileKeys = 64;
+// Columns a query tile may list in the bound of a plan: more than any
+// configuration in use (3,500), and no more than there are keys.
+constexpr int64_t kMaxColumns = 8192;
+
+// Lays regions one after the other.
+class Carver {
+ public:
+  MemoryRegion Take(int64_t bytes) {
+    const MemoryRegion region{.offset = end_, .bytes = bytes};
+    end_ += (bytes + kAlignment - 1) / kAlignment * kAlignment;
+    return region;
+  }
+  int64_t end() const { return end_; }
+
+ private:
+  int64_t end_ = 0;
+};
+
+}  // namespace
+
+CudaWorkspacePlan PlanCudaWorkspace(const ModelConfig& config,
+                                    const CudaWorkspaceShape& shape,
+                                    int64_t probe_head_bytes) {
+  const int64_t n = shape.num_tokens;
+  const int64_t hidden = config.hidden_size;
+  const int64_t q_size = int64_t{config.num_q_heads} * config.head_dim;
+  const int64_t kv_size = int64_t{config.num_kv_heads} * config.head_dim;
+  const int64_t held =
+      std::min({shape.num_new, shape.segment_rows, kCudaMaxSegmentRows});
+  const int64_t chunk = std::min(shape.num_new, kCudaChunkRows);
+  const int64_t layer_bytes = 2 * kv_size * n * kBf16;
+  const int64_t sum_bytes = shape.selects ? config.num_q_heads * n * kF32 : 0;
+  const int64_t vote_bytes =
+      shape.window_rows > 0 ? config.num_kv_heads * n * kF32 : 0;
+  const bool probes = sum_bytes + vote_bytes > 0;
+
+  CudaWorkspacePlan plan;
+  Carver device;
+  plan.tokens = device.Take(shape.num_new * 4);
+  plan.residual = device.Take(shape.num_new * hidden * kF32);
+  for (MemoryRegion& kv : plan.kv) kv = device.Take(layer_bytes);
+  plan.q = device.Take(held * q_size * kBf16);
+  plan.o = device.Take(held * q_size * kBf16);
+  plan.window_q = device.Take(shape.window_rows * q_size * kBf16);
+  plan.normed = device.Take(chunk * hidden * kBf16);
+  plan.qkv = device.Take(chunk * (q_size + 2 * kv_size) * kF32);
+  plan.gate_up = device.Take(chunk * 2 * config.intermediate_size * kBf16);
+  plan.act = device.Take(chunk * config.intermediate_size * kBf16);
+  plan.columns = device.Take(sum_bytes);
+  plan.diagonals = device.Take(sum_bytes);
+  plan.votes = device.Take(vote_bytes);
+  plan.logits = device.Take(config.vocab_size * kF32);
+  plan.probe_head_bytes = probe_head_bytes;
+  if (probes) {
+    const int64_t heads = std::clamp<int64_t>(kProbeBytes / probe_head_bytes, 1,
+                                              config.num_q_heads);
+    plan.probe = device.Take(heads * probe_head_bytes);
+  }
+  plan.arena_bytes = device.end();
+
+  // Per cell at most a range of 8 bytes for every other key tile, the columns,
+  // and 32 bytes of offsets, counts and order.
+  const int64_t lists = shape.selects ? config.num_q_heads : 1;
+  const int64_t cells = lists * (held / kTileRows + 2);
+  plan.plan_bytes =
+      cells * ((n / kTileKeys / 2 + 1) * 8 + 32 +
+               (shape.selects ? std::min(n, kMaxColumns) * 4 : 0)) +
+      config.num_q_heads * (held / kTileRows + 2) * 4;
+
+  Carver host;
+  for (MemoryRegion& kv : plan.host_kv) kv = host.Take(layer_bytes);
+  for (MemoryRegion& votes : plan.host_votes) votes = host.Take(vote_bytes);
+  plan.host_sums = host.Take(2 * sum_bytes);
+  plan.host_logits = host.Take(config.vocab_size * kF32);
+  plan.pinned_bytes = host.end();
+  return plan;
+}
+
+}  // namespace overture::engine

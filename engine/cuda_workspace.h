@@ -1,0 +1,75 @@
+// Where everything that one prefill on the GPU works with lies: computed before
+// it starts, so that it either fits or is refused. Plain data and arithmetic,
+// no device.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "engine/model_config.h"
+
+namespace overture::engine {
+
+// Rows of one matrix product of the MLP. Its activations are 3 * intermediate
+// bf16 a row: 0.7 GB for 8,192 rows of an 8B model, and products that long run
+// at full speed.
+inline constexpr int64_t kCudaChunkRows = 8192;
+// Most rows whose queries are held at once; Validate(SelectorSpec) keeps
+// segments within it.
+inline constexpr int64_t kCudaMaxSegmentRows = 65536;
+
+struct CudaWorkspaceShape {
+  int64_t num_tokens = 0;  // of the whole prompt, >= 1
+  int64_t num_new = 0;     // computed ones, 1 .. num_tokens
+  // Rows of the longest segment, at most kCudaMaxSegmentRows count.
+  int64_t segment_rows = kCudaMaxSegmentRows;
+  bool selects = true;      // vertical-slash: probe sums are needed
+  int64_t window_rows = 0;  // that vote for a view; 0: none
+};
+
+// Bytes [offset, offset + bytes) of a buffer; offsets are multiples of 256.
+struct MemoryRegion {
+  int64_t offset = 0;
+  int64_t bytes = 0;
+};
+
+struct CudaWorkspacePlan {
+  // On the device.
+  MemoryRegion tokens;    // int32 [num_new]
+  MemoryRegion residual;  // fp32 [num_new, hidden]
+  // bf16 [2: K, V][num_kv_heads][num_tokens][head_dim]: one layer is computed
+  // while that before it is copied out.
+  std::array<MemoryRegion, 2> kv;
+  MemoryRegion q;                // bf16 [segment, num_q_heads * head_dim]
+  MemoryRegion o;                // as q
+  MemoryRegion window_q;         // bf16 [window, num_q_heads * head_dim]
+  MemoryRegion normed;           // bf16 [chunk, hidden]
+  MemoryRegion qkv;              // fp32 [chunk, qkv_size]
+  MemoryRegion gate_up;          // bf16 [chunk, 2 * intermediate]
+  MemoryRegion act;              // bf16 [chunk, intermediate]
+  MemoryRegion columns;          // fp32 [num_q_heads, num_tokens]
+  MemoryRegion diagonals;        // as columns
+  MemoryRegion votes;            // fp32 [num_kv_heads, num_tokens]
+  MemoryRegion logits;           // fp32 [vocab]
+  int64_t probe_head_bytes = 0;  // scratch of a probe over one query head
+  MemoryRegion probe;            // for as many of them as are worth it
+  int64_t arena_bytes = 0;       // of all the above
+  // Allocated beside the arena: an upper bound for a segment's tile plan.
+  int64_t plan_bytes = 0;
+
+  // On the host, page-locked.
+  std::array<MemoryRegion, 2> host_kv;     // as kv
+  std::array<MemoryRegion, 2> host_votes;  // as votes
+  MemoryRegion host_sums;                  // columns, then diagonals
+  MemoryRegion host_logits;
+  int64_t pinned_bytes = 0;
+
+  int64_t device_bytes() const { return arena_bytes + plan_bytes; }
+};
+
+// `probe_head_bytes` is kernels::ProbeScratchBytes(num_tokens, 1).
+CudaWorkspacePlan PlanCudaWorkspace(const ModelConfig& config,
+                                    const CudaWorkspaceShape& shape,
+                                    int64_t probe_head_bytes);
+
+}  // namespace overture::engine
