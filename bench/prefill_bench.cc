@@ -1,7 +1,7 @@
-// One prefill after another on the CPU back end, without cache or service:
+// One prefill after another on one back end, without cache or service:
 //
 //   prefill_bench --model PATH [--tokens 4096] [--selector dense]
-//                 [--compute auto] [--repeat 3] [--decode 0]
+//                 [--device cpu] [--compute auto] [--repeat 3] [--decode 0]
 //
 // Tokens are drawn at random from the vocabulary, so speed is real but density
 // of a selector is that of noise; --tokens_file takes ids, one a line.
@@ -23,6 +23,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "engine/backend.h"
+#include "engine/create_backend.h"
 #include "engine/decoder.h"
 #include "engine/model_files.h"
 #include "engine/passive_waits.h"
@@ -34,6 +35,7 @@ ABSL_FLAG(std::string, selector, "dense", "dense, a_shape or vertical_slash");
 ABSL_FLAG(int32_t, vertical, 1000, "columns per head, vertical_slash");
 ABSL_FLAG(int32_t, slash, 6096, "distances per head, vertical_slash");
 ABSL_FLAG(int64_t, segment, 16384, "segment length, vertical_slash");
+ABSL_FLAG(std::string, device, "cpu", "auto, cpu or cuda");
 ABSL_FLAG(std::string, compute, "auto", "auto, bf16 or f32");
 ABSL_FLAG(int32_t, repeat, 3, "prefills; the best one counts");
 ABSL_FLAG(int64_t, decode, 0, "tokens to decode afterwards");
@@ -123,14 +125,16 @@ absl::StatusOr<std::vector<int32_t>> TokensFromFlags(int64_t vocab_size) {
 
 absl::Status Run() {
   OVERTURE_ASSIGN_OR_RETURN(const ComputeDType dtype, ComputeFromFlag());
+  OVERTURE_ASSIGN_OR_RETURN(const DeviceChoice device,
+                            ParseDeviceChoice(absl::GetFlag(FLAGS_device)));
   OVERTURE_ASSIGN_OR_RETURN(const SelectorSpec selector, SelectorFromFlags());
   const Clock::time_point load_begin = Clock::now();
   OVERTURE_ASSIGN_OR_RETURN(const std::unique_ptr<ModelFiles> files,
                             LoadModelFiles(absl::GetFlag(FLAGS_model)));
   OVERTURE_ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend,
-                            CreateCpuBackend(*files, dtype));
-  std::printf("%s, loaded in %.2f s\n", backend->numerics().c_str(),
-              SecondsSince(load_begin));
+                            CreateBackend(*files, device, dtype));
+  std::printf("%s on %s, loaded in %.2f s\n", backend->numerics().c_str(),
+              backend->device_name().c_str(), SecondsSince(load_begin));
   OVERTURE_ASSIGN_OR_RETURN(const std::vector<int32_t> tokens,
                             TokensFromFlags(backend->config().vocab_size));
   const int64_t num_decode = absl::GetFlag(FLAGS_decode);
@@ -189,7 +193,7 @@ absl::Status Run() {
 
 int main(int argc, char** argv) {
   overture::engine::WaitPassively(argv);
-  absl::SetProgramUsageMessage("times prefills on the CPU back end");
+  absl::SetProgramUsageMessage("times prefills on one back end");
   absl::ParseCommandLine(argc, argv);
   const absl::Status status = overture::engine::Run();
   if (status.ok()) return 0;

@@ -163,6 +163,16 @@ constexpr Option kOptions[] = {
      },
      "attention of requests that name none: dense,\n"
      "a_shape[:initial,local] or vertical_slash[:v,s]"},
+    {"device", "auto",
+     [](absl::string_view v, Config* c) -> absl::Status {
+       const auto device = engine::ParseDeviceChoice(v);
+       if (!device.ok()) {
+         return absl::InvalidArgumentError("must be auto, cpu or cuda");
+       }
+       c->device = *device;
+       return absl::OkStatus();
+     },
+     "of prefills: cpu, cuda; auto: a GPU that can"},
     {"dtype", "auto",
      [](absl::string_view v, Config* c) -> absl::Status {
        if (v == "auto") {

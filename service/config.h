@@ -20,6 +20,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "engine/backend.h"
+#include "engine/create_backend.h"
 #include "engine/selector_spec.h"
 
 namespace overture::service {
@@ -42,6 +43,7 @@ struct Config {
   int64_t max_view_bytes = 0;
   absl::Duration handle_ttl;
   engine::SelectorSpec selector;
+  engine::DeviceChoice device = engine::DeviceChoice::kAuto;
   engine::ComputeDType dtype = engine::ComputeDType::kAuto;
   int32_t threads = 0;  // 0: OpenMP's choice
   absl::Duration grace;

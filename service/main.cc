@@ -28,6 +28,7 @@
 #include "base/status_macros.h"
 #include "cache/kv_cache.h"
 #include "engine/backend.h"
+#include "engine/create_backend.h"
 #include "engine/engine.h"
 #include "engine/model_files.h"
 #include "engine/passive_waits.h"
@@ -174,11 +175,16 @@ absl::Status Serve(const Config& config, const sigset_t& stop_signals) {
   steps.Done("read the tokenizer");
   if (StopRequested()) return absl::OkStatus();
 
-  OVERTURE_ASSIGN_OR_RETURN(std::unique_ptr<engine::Backend> backend,
-                            engine::CreateCpuBackend(*files, config.dtype));
+  OVERTURE_ASSIGN_OR_RETURN(
+      std::unique_ptr<engine::Backend> backend,
+      engine::CreateBackend(*files, config.device, config.dtype));
   steps.Done(absl::StrCat("packed the weights: ", backend->numerics(), " on ",
                           backend->device_name()));
   if (StopRequested()) return absl::OkStatus();
+
+  // A GPU knows what its own memory takes.
+  const int64_t default_work_bytes =
+      backend->device_name() == "cpu" ? HalfOfMemory() : 0;
 
   const ModelIdentity identity{.name = name,
                                .weights_digest = files->weights_digest(),
@@ -191,7 +197,7 @@ absl::Status Serve(const Config& config, const sigset_t& stop_signals) {
                               .max_queued = config.max_queued,
                               .max_workspace_bytes = config.max_work_bytes > 0
                                                          ? config.max_work_bytes
-                                                         : HalfOfMemory(),
+                                                         : default_work_bytes,
                               .model_id = name},
                              *files, identity.tokenizer_digest,
                              std::move(backend), store.cache.get()));

@@ -32,6 +32,7 @@ TEST(ConfigTest, DefaultsAreSafe) {
   EXPECT_EQ(config.handle_ttl, absl::Minutes(10));
   EXPECT_EQ(config.grace, absl::Seconds(10));
   EXPECT_EQ(config.selector, engine::SelectorSpec());
+  EXPECT_EQ(config.device, engine::DeviceChoice::kAuto);
   EXPECT_EQ(config.dtype, engine::ComputeDType::kAuto);
 }
 
@@ -106,8 +107,9 @@ TEST(ConfigTest, HelpIsOneScreenAndNamesEveryOption) {
   const std::vector<std::string> lines = absl::StrSplit(HelpText(), '\n');
   EXPECT_LE(lines.size(), 50u);
   for (const std::string& line : lines) EXPECT_LE(line.size(), 80u) << line;
-  for (const char* name : {"model", "listen", "store", "max_store_bytes",
-                           "handle_ttl", "selector", "dtype", "grace"}) {
+  for (const char* name :
+       {"model", "listen", "store", "max_store_bytes", "handle_ttl", "selector",
+        "device", "dtype", "grace"}) {
     EXPECT_THAT(HelpText(), HasSubstr(std::string(" ") + name + "="));
   }
   OVERTURE_ASSERT_OK_AND_ASSIGN(const Config config, Parse({"--help"}));
