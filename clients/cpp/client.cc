@@ -16,6 +16,7 @@
 #include "base/status_macros.h"
 #include "clients/cpp/fetch_check.h"
 #include "clients/cpp/grpc_status.h"
+#include "clients/cpp/utf8.h"
 #include "overture/v1/admin.grpc.pb.h"
 #include "overture/v1/kv_cache.grpc.pb.h"
 #include "overture/v1/prefill.grpc.pb.h"
@@ -154,6 +155,7 @@ absl::StatusOr<std::unique_ptr<OvertureClient>> OvertureClient::Connect(
 absl::StatusOr<PrefillResult> OvertureClient::Prefill(
     const v1::PrefillRequest& request, const PrefillObserver& observer,
     const CallOptions& options) {
+  OVERTURE_RETURN_IF_ERROR(CheckUtf8(request.text(), "text"));
   Call call(DeadlineOf(options), options.stop);
   auto stream = stubs_->prefill->Prefill(call.context(), request);
   PrefillResult result;
@@ -272,6 +274,7 @@ absl::StatusOr<FetchResult> OvertureClient::Fetch(absl::string_view handle,
 
 absl::StatusOr<v1::LookupResponse> OvertureClient::Lookup(
     const v1::LookupRequest& request, const CallOptions& call) {
+  OVERTURE_RETURN_IF_ERROR(CheckUtf8(request.text(), "text"));
   return Unary(*stubs_->kv, &v1::KvCacheService::Stub::Lookup, request, call,
                "Lookup");
 }
@@ -337,6 +340,7 @@ absl::StatusOr<v1::ServerInfo> OvertureClient::GetServerInfo(
 
 absl::StatusOr<std::vector<int32_t>> OvertureClient::Tokenize(
     const v1::TokenizeRequest& request, const CallOptions& call) {
+  OVERTURE_RETURN_IF_ERROR(CheckUtf8(request.text(), "text"));
   OVERTURE_ASSIGN_OR_RETURN(
       v1::TokenizeResponse response,
       Unary(*stubs_->admin, &v1::AdminService::Stub::Tokenize, request, call,

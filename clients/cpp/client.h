@@ -96,7 +96,8 @@ class OvertureClient {
   const v1::ServerInfo& server() const { return server_; }
 
   // Runs one prefill. `observer`, if given, sees every event as it arrives, on
-  // the calling thread; the answer may start at its `first_token`.
+  // the calling thread; the answer may start at its `first_token`. Text that is
+  // not UTF-8 is INVALID_ARGUMENT here, in Lookup and in Tokenize, unsent.
   using PrefillObserver = std::function<void(const v1::PrefillEvent&)>;
   absl::StatusOr<PrefillResult> Prefill(const v1::PrefillRequest& request,
                                         const PrefillObserver& observer = {},

@@ -314,6 +314,17 @@ TEST(PrefillTest, EventsReachTheObserverInOrderAndTheResultHoldsTheRest) {
   EXPECT_EQ(result.done.handle(), "h");
 }
 
+TEST(PrefillTest, TextThatIsNotUtf8IsNotSent) {
+  FakeServer server({});
+  OVERTURE_ASSERT_OK_AND_ASSIGN(auto client,
+                                OvertureClient::Connect(server.address()));
+  v1::PrefillRequest request;
+  request.set_text("caf\xe9");
+  EXPECT_THAT(client->Prefill(request).status(),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("text: byte 3 is 0xe9")));
+}
+
 TEST(PrefillTest, AStreamWithoutResultIsInternal) {
   FakeServer server({.prefill = [](grpc::ServerContext*,
                                    grpc::ServerWriter<v1::PrefillEvent>*) {
