@@ -133,9 +133,19 @@ absl::StatusOr<std::string> ReadTextFile(const std::string& path) {
     return std::string(std::istreambuf_iterator<char>(std::cin), {});
   }
   std::ifstream file(path, std::ios::binary);
-  std::string text(std::istreambuf_iterator<char>(file), {});
   if (!file) {
     return absl::NotFoundError(absl::StrCat("cannot read ", path));
+  }
+  // Not by iterators over the buffer: those throw on a read error, such as a
+  // folder's.
+  std::string text;
+  char buffer[1 << 16];
+  while (file.read(buffer, sizeof(buffer)) || file.gcount() > 0) {
+    text.append(buffer, static_cast<size_t>(file.gcount()));
+  }
+  if (file.bad()) {
+    return absl::NotFoundError(
+        absl::StrCat("cannot read ", path, ": a folder, or a read error"));
   }
   return text;
 }

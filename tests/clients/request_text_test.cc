@@ -81,6 +81,16 @@ TEST(ParseTokensTest, IdsComeFromTheLineOrFromAFile) {
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("none")));
 }
 
+TEST(ReadTextFileTest, AFolderIsAnErrorAndALargeFileIsWhole) {
+  TempDir dir;
+  EXPECT_THAT(ReadTextFile(dir.Join(".")).status(),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("folder")));
+  // More than one buffer and no multiple of it.
+  const std::string text(200'001, 'x');
+  std::ofstream(dir.Join("large")) << text;
+  EXPECT_EQ(ReadTextFile(dir.Join("large")).value_or("?"), text);
+}
+
 TEST(FormatTest, BytesAndSecondsReadWell) {
   EXPECT_EQ(FormatBytes(999), "999 B");
   EXPECT_EQ(FormatBytes(1500), "1.5 kB");
