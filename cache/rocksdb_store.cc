@@ -166,7 +166,9 @@ class Database {
         {{rocksdb::kDefaultColumnFamilyName, MakeMetaOptions()},
          {"payload", MakePayloadOptions()}},
         &handles, &database->db_);
-    if (status.IsCorruption()) {
+    // A path that is missing is one that CURRENT or a table list names.
+    if (status.IsCorruption() || status.IsPathNotFound() ||
+        status.IsNotFound()) {
       // Not emptied by us: other tables may hold what was acknowledged.
       return absl::DataLossError(
           absl::StrCat("RocksDB open of ", folder, ": ", status.ToString(),

@@ -1,10 +1,12 @@
 // One suite for PayloadStore and MetaStore, in memory and in RocksDB.
+#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "cache/kv_cache.h"
 #include "cache/payload_store.h"
 #include "gmock/gmock.h"
@@ -17,6 +19,7 @@ namespace {
 
 using ::overture::testing::StatusIs;
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Pair;
 
@@ -220,6 +223,21 @@ TEST_P(RocksDbStoreTest, ForeignFilesDoNotStopTheStart) {
   std::ofstream(dir_.Join("db/999998.sst")) << "no table";
   Open();
   EXPECT_THAT(Pairs(meta(), ""), ElementsAre(Pair("m", "v")));
+}
+
+TEST_P(RocksDbStoreTest, ALostManifestIsDataLossAndSaysTheWayOut) {
+  stores_ = {};
+  int removed = 0;
+  for (const auto& file :
+       std::filesystem::directory_iterator(dir_.Join("db"))) {
+    if (absl::StartsWith(file.path().filename().string(), "MANIFEST")) {
+      removed += std::filesystem::remove(file.path());
+    }
+  }
+  ASSERT_EQ(removed, 1);
+  EXPECT_THAT(
+      OpenRocksDbStores(dir_.Join("db")),
+      StatusIs(absl::StatusCode::kDataLoss, HasSubstr("move the folder away")));
 }
 
 // A tmpfs has no O_DIRECT: the store must say so and go on buffered.
