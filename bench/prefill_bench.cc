@@ -20,6 +20,7 @@
 #include "absl/flags/parse.h"
 #include "absl/flags/usage.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "engine/backend.h"
@@ -29,7 +30,8 @@
 #include "engine/passive_waits.h"
 
 ABSL_FLAG(std::string, model, "", "GGUF file or Hugging Face folder");
-ABSL_FLAG(int64_t, tokens, 4096, "length of the prompt");
+ABSL_FLAG(std::vector<std::string>, tokens, {"4096"},
+          "lengths of the prompt, one after the other: 8192,32768");
 ABSL_FLAG(std::string, tokens_file, "", "ids, one a line; the first --tokens");
 ABSL_FLAG(std::string, selector, "dense", "dense, a_shape or vertical_slash");
 ABSL_FLAG(int32_t, vertical, 1000, "columns per head, vertical_slash");
@@ -100,8 +102,21 @@ absl::StatusOr<SelectorSpec> SelectorFromFlags() {
   return spec;
 }
 
-absl::StatusOr<std::vector<int32_t>> TokensFromFlags(int64_t vocab_size) {
-  const int64_t count = absl::GetFlag(FLAGS_tokens);
+absl::StatusOr<std::vector<int64_t>> LengthsFromFlag() {
+  std::vector<int64_t> lengths;
+  for (const std::string& text : absl::GetFlag(FLAGS_tokens)) {
+    int64_t length = 0;
+    if (!absl::SimpleAtoi(text, &length) || length < 1) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--tokens has ", text, ", must be positive numbers"));
+    }
+    lengths.push_back(length);
+  }
+  return lengths;
+}
+
+absl::StatusOr<std::vector<int32_t>> PromptFromFlags(int64_t count,
+                                                     int64_t vocab_size) {
   std::vector<int32_t> tokens;
   const std::string path = absl::GetFlag(FLAGS_tokens_file);
   if (!path.empty()) {
@@ -123,26 +138,22 @@ absl::StatusOr<std::vector<int32_t>> TokensFromFlags(int64_t vocab_size) {
   return tokens;
 }
 
-absl::Status Run() {
-  OVERTURE_ASSIGN_OR_RETURN(const ComputeDType dtype, ComputeFromFlag());
-  OVERTURE_ASSIGN_OR_RETURN(const DeviceChoice device,
-                            ParseDeviceChoice(absl::GetFlag(FLAGS_device)));
-  OVERTURE_ASSIGN_OR_RETURN(const SelectorSpec selector, SelectorFromFlags());
-  const Clock::time_point load_begin = Clock::now();
-  OVERTURE_ASSIGN_OR_RETURN(const std::unique_ptr<ModelFiles> files,
-                            LoadModelFiles(absl::GetFlag(FLAGS_model)));
-  OVERTURE_ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend,
-                            CreateBackend(*files, device, dtype));
-  std::printf("%s on %s, loaded in %.2f s\n", backend->numerics().c_str(),
-              backend->device_name().c_str(), SecondsSince(load_begin));
-  OVERTURE_ASSIGN_OR_RETURN(const std::vector<int32_t> tokens,
-                            TokensFromFlags(backend->config().vocab_size));
+struct Setting {
+  SelectorSpec selector;
+  ComputeDType dtype = ComputeDType::kAuto;
+};
+
+absl::Status RunLength(const ModelFiles& files, Backend& backend,
+                       const Setting& setting, int64_t length) {
+  OVERTURE_ASSIGN_OR_RETURN(
+      const std::vector<int32_t> tokens,
+      PromptFromFlags(length, backend.config().vocab_size));
   const int64_t num_decode = absl::GetFlag(FLAGS_decode);
   std::shared_ptr<const DecoderModel> decoder_model;
   std::unique_ptr<Decoder> decoder;
   if (num_decode > 0) {
     OVERTURE_ASSIGN_OR_RETURN(decoder_model,
-                              DecoderModel::Create(*files, dtype));
+                              DecoderModel::Create(files, setting.dtype));
     OVERTURE_ASSIGN_OR_RETURN(decoder,
                               Decoder::Create(decoder_model, tokens.size()));
   }
@@ -154,11 +165,12 @@ absl::Status Run() {
   std::vector<float> logits;
   const int32_t repeat = absl::GetFlag(FLAGS_repeat);
   for (int32_t i = 0; i < repeat; ++i) {
-    BenchIo io(i + 1 == repeat ? decoder.get() : nullptr, backend->kv_layout());
+    BenchIo io(i + 1 == repeat ? decoder.get() : nullptr, backend.kv_layout());
     const Clock::time_point begin = Clock::now();
     OVERTURE_ASSIGN_OR_RETURN(
         const PrefillOutput output,
-        backend->Prefill({.tokens = tokens, .selector = selector, .io = &io}));
+        backend.Prefill(
+            {.tokens = tokens, .selector = setting.selector, .io = &io}));
     const double seconds = SecondsSince(begin);
     OVERTURE_RETURN_IF_ERROR(io.status);
     best = i == 0 ? seconds : std::min(best, seconds);
@@ -174,6 +186,7 @@ absl::Status Run() {
     logits = output.logits;
   }
   std::printf("best %.1f tokens/s\n", tokens.size() / best);
+  std::fflush(stdout);
   if (num_decode > 0) {
     int32_t token = Argmax(logits);
     const Clock::time_point begin = Clock::now();
@@ -184,6 +197,27 @@ absl::Status Run() {
     }
     std::printf("decode %.1f tokens/s over %zu rows\n",
                 num_decode / SecondsSince(begin), tokens.size());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Run() {
+  Setting setting;
+  OVERTURE_ASSIGN_OR_RETURN(setting.dtype, ComputeFromFlag());
+  OVERTURE_ASSIGN_OR_RETURN(setting.selector, SelectorFromFlags());
+  OVERTURE_ASSIGN_OR_RETURN(const DeviceChoice device,
+                            ParseDeviceChoice(absl::GetFlag(FLAGS_device)));
+  OVERTURE_ASSIGN_OR_RETURN(const std::vector<int64_t> lengths,
+                            LengthsFromFlag());
+  const Clock::time_point load_begin = Clock::now();
+  OVERTURE_ASSIGN_OR_RETURN(const std::unique_ptr<ModelFiles> files,
+                            LoadModelFiles(absl::GetFlag(FLAGS_model)));
+  OVERTURE_ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend,
+                            CreateBackend(*files, device, setting.dtype));
+  std::printf("%s on %s, loaded in %.2f s\n", backend->numerics().c_str(),
+              backend->device_name().c_str(), SecondsSince(load_begin));
+  for (const int64_t length : lengths) {
+    OVERTURE_RETURN_IF_ERROR(RunLength(*files, *backend, setting, length));
   }
   return absl::OkStatus();
 }
