@@ -3,7 +3,6 @@
 #include <cublasLt.h>
 #include <dlfcn.h>
 
-#include <algorithm>
 #include <map>
 #include <string>
 #include <tuple>
@@ -264,8 +263,8 @@ absl::StatusOr<std::unique_ptr<Linear>> Linear::Create(
   linear->out_features_ = out_features;
   linear->in_features_ = in_features;
   std::vector<BFloat16> rounded(count);
-  std::transform(weight.begin(), weight.end(), rounded.begin(),
-                 [](float value) { return BFloat16(value); });
+#pragma omp parallel for
+  for (int64_t i = 0; i < count; ++i) rounded[i] = BFloat16(weight[i]);
   OVERTURE_ASSIGN_OR_RETURN(linear->weight_,
                             DeviceBuffer<BFloat16>::Allocate(count));
   OVERTURE_RETURN_IF_ERROR(

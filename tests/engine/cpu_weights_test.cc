@@ -31,6 +31,7 @@ class BrokenFiles final : public ModelFiles {
   }
   absl::Status ReadRows(TensorRole role, int32_t layer, int64_t row_begin,
                         absl::Span<float> dst) const override {
+    if (role == role_ && !wrong_shape_) return absl::DataLossError("torn");
     return files_.ReadRows(role, layer, row_begin, dst);
   }
   absl::StatusOr<Shape> TensorShape(TensorRole role,
