@@ -1,6 +1,9 @@
 #include "service/config.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
@@ -345,12 +348,29 @@ absl::StatusOr<int64_t> ChooseMaxStoreBytes(int64_t configured,
     chosen = std::min(int64_t{20} << 30, free_bytes / 2);
   }
   if (chosen < kLeast) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("max_store_bytes: ", chosen,
-                     configured == 0 ? " (half of the free space)" : "",
-                     " is below ", kLeast));
+    return absl::FailedPreconditionError(absl::StrCat(
+        "max_store_bytes: ", chosen,
+        configured == 0 ? " (half of its own and the free space)" : "",
+        " is below ", kLeast));
   }
   return chosen;
+}
+
+int64_t RoomForStore(const std::string& data_dir) {
+  std::error_code error;
+  const std::filesystem::space_info space =
+      std::filesystem::space(data_dir, error);
+  if (error) return -1;
+  int64_t bytes = static_cast<int64_t>(space.available);
+  const std::filesystem::directory_iterator end;
+  for (std::filesystem::directory_iterator file(
+           std::filesystem::path(data_dir) / "kv", error);
+       !error && file != end; file.increment(error)) {
+    std::error_code gone;  // such a file counts nothing
+    const std::uintmax_t size = file->file_size(gone);
+    if (!gone) bytes += static_cast<int64_t>(size);
+  }
+  return bytes;
 }
 
 bool IsLocalAddress(absl::string_view address) {

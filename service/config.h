@@ -65,6 +65,11 @@ std::string HelpText();
 absl::StatusOr<int64_t> ChooseMaxStoreBytes(int64_t configured,
                                             int64_t free_bytes);
 
+// Bytes that the store in `data_dir` may have: what is free there and what its
+// folder `kv` holds already, without which the limit would shrink at every
+// start. Negative: unknown.
+int64_t RoomForStore(const std::string& data_dir);
+
 // True for Unix sockets and addresses that only this machine reaches.
 bool IsLocalAddress(absl::string_view address);
 

@@ -103,12 +103,9 @@ absl::StatusOr<OpenedStore> OpenStore(const Config& config) {
       return absl::UnavailableError(
           absl::StrCat("data_dir: ", config.data_dir, ": ", error.message()));
     }
-    const std::filesystem::space_info space =
-        std::filesystem::space(config.data_dir, error);
-    const int64_t free_bytes =
-        error ? -1 : static_cast<int64_t>(space.available);
     OVERTURE_ASSIGN_OR_RETURN(
-        out.max_bytes, ChooseMaxStoreBytes(config.max_store_bytes, free_bytes));
+        out.max_bytes, ChooseMaxStoreBytes(config.max_store_bytes,
+                                           RoomForStore(config.data_dir)));
     OVERTURE_ASSIGN_OR_RETURN(
         stores, cache::OpenRocksDbStores(
                     (std::filesystem::path(config.data_dir) / "kv").string()));

@@ -1,14 +1,19 @@
 #include "service/config.h"
 
+#include <filesystem>
+#include <fstream>
+
 #include "absl/strings/str_split.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/status_matchers.h"
+#include "tests/support/temp_dir.h"
 
 namespace overture::service {
 namespace {
 
 using ::overture::testing::StatusIs;
+using ::overture::testing::TempDir;
 using ::testing::HasSubstr;
 
 absl::StatusOr<Config> Parse(std::vector<std::string> args,
@@ -126,7 +131,21 @@ TEST(ConfigTest, TheStoreLimitIsNeverUnlimited) {
       StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("unknown")));
   EXPECT_THAT(ChooseMaxStoreBytes(0, 1000),
               StatusIs(absl::StatusCode::kFailedPrecondition,
-                       HasSubstr("half of the free space")));
+                       HasSubstr("half of its own and the free space")));
+}
+
+TEST(ConfigTest, WhatTheStoreHoldsCountsAsItsRoom) {
+  TempDir dir;
+  const int64_t before = RoomForStore(dir.Join("."));
+  ASSERT_GT(before, 0);
+  std::filesystem::create_directory(dir.Join("kv"));
+  std::ofstream(dir.Join("kv/1.blob")) << "x";
+  // Sparse: takes no space. Other programs may change what is free meanwhile,
+  // by far less than half of it.
+  constexpr int64_t kTiB = int64_t{1} << 40;
+  std::filesystem::resize_file(dir.Join("kv/1.blob"), kTiB);
+  EXPECT_GT(RoomForStore(dir.Join(".")) - before, kTiB / 2);
+  EXPECT_LT(RoomForStore(dir.Join("none")), 0);
 }
 
 TEST(ConfigTest, ByteSizesHaveUnits) {
