@@ -49,6 +49,10 @@ constexpr int kMaxWriteBuffers = 4;
 // full device. Two write buffers, or 5% of a small file system.
 constexpr uint64_t kReserveBytes = 2 * kWriteBufferBytes;
 constexpr uint64_t kReserveDivisor = 20;
+// The part of the reserve that a start needs: 16 MiB, or 0.6%. It writes a new
+// MANIFEST and the log's content, and where that meets a full device this
+// version's assertions abort the process.
+constexpr uint64_t kStartDivisor = 8;
 
 rocksdb::Slice ToSlice(absl::string_view s) { return {s.data(), s.size()}; }
 absl::string_view ToView(const rocksdb::Slice& s) {
@@ -82,6 +86,20 @@ bool SupportsDirectIo(const std::string& folder) {
   if (fd >= 0) close(fd);
   unlink(probe.c_str());
   return fd >= 0;
+}
+
+// RESOURCE_EXHAUSTED if less than the reserve, divided by `divisor`, is free.
+absl::Status CheckFreeSpace(const std::string& folder, uint64_t divisor) {
+  struct statvfs fs;
+  if (statvfs(folder.c_str(), &fs) != 0) return absl::OkStatus();
+  const uint64_t free = uint64_t{fs.f_bavail} * fs.f_frsize;
+  const uint64_t size = uint64_t{fs.f_blocks} * fs.f_frsize;
+  const uint64_t reserve =
+      std::min(kReserveBytes, size / kReserveDivisor) / divisor;
+  if (free >= reserve) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat(folder, " has ", free, " bytes free, the last ", reserve,
+                   " are not written"));
 }
 
 rocksdb::DBOptions MakeDbOptions(bool direct_io) {
@@ -153,6 +171,9 @@ class Database {
       return absl::UnavailableError(absl::StrCat("cannot make folder ", folder,
                                                  ": ", std::strerror(errno)));
     }
+    OVERTURE_RETURN_IF_ERROR(
+        WithContext(CheckFreeSpace(folder, kStartDivisor),
+                    "a start needs free space, remove something"));
     const bool direct_io = SupportsDirectIo(folder);
     if (!direct_io) {
       Log(Severity::kWarning,
@@ -194,17 +215,7 @@ class Database {
 
   // RESOURCE_EXHAUSTED while the medium is nearly full. Asked before payload
   // only: metadata is small, and its deletions make room.
-  absl::Status CheckSpace() const {
-    struct statvfs fs;
-    if (statvfs(folder_.c_str(), &fs) != 0) return absl::OkStatus();
-    const uint64_t free = uint64_t{fs.f_bavail} * fs.f_frsize;
-    const uint64_t size = uint64_t{fs.f_blocks} * fs.f_frsize;
-    const uint64_t reserve = std::min(kReserveBytes, size / kReserveDivisor);
-    if (free >= reserve) return absl::OkStatus();
-    return absl::ResourceExhaustedError(
-        absl::StrCat(folder_, " has ", free, " bytes free, the last ", reserve,
-                     " are not written"));
-  }
+  absl::Status CheckSpace() const { return CheckFreeSpace(folder_, 1); }
 
   // After a failed write: the way back from RocksDB's read-only state.
   absl::Status ResumeAfterFailure() {

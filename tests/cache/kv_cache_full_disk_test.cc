@@ -104,6 +104,16 @@ TEST_F(KvCacheFullDiskTest, WritesStopBeforeTheDiskIsFullAndResume) {
   ExpectClean(0);
 }
 
+TEST_F(KvCacheFullDiskTest, AStartOnAFullDiskIsRefusedUntilThereIsSpace) {
+  cache_.reset();
+  AddBallast(FreeBytes());
+  EXPECT_THAT(OpenRocksDbStores(dir_.Join("db")),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       HasSubstr("a start needs free space")));
+  DropBallast();
+  OVERTURE_EXPECT_OK(OpenRocksDbStores(dir_.Join("db")));
+}
+
 TEST_F(KvCacheFullDiskTest, AFlushThatMeetsAFullDiskIsSurvived) {
   ASSERT_TRUE(Store(*cache_, policy_, Prompt(1, 1024)).persisted);
   const auto tokens = Prompt(2, 1024);
