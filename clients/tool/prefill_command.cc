@@ -34,7 +34,7 @@ absl::Status RunPrefill(CommandArgs args) {
   flags.Add("session", &session,
             "Continue this session; the prompt is only what is new.");
   flags.Add("reuse", &reuse, "exact, or none: compute everything.");
-  flags.Add("no-store", &no_store, "Keep nothing of the KV but the view.");
+  flags.Add("no-store", &no_store, "Do not keep the KV beyond its handle.");
   flags.Add("priority", &priority, "-100 to 100; larger runs first.");
   flags.Add("ttl-ms", &ttl_ms, "Life of the handle; 0: the server's default.");
   bool done = false;
