@@ -20,6 +20,9 @@ std::string Canonical(absl::string_view name) {
 std::string DefaultText(const FlagParser::Target& target) {
   struct Visitor {
     std::string operator()(const std::string* value) const { return *value; }
+    std::string operator()(const int32_t* value) const {
+      return absl::StrCat(*value);
+    }
     std::string operator()(const int64_t* value) const {
       return absl::StrCat(*value);
     }
@@ -40,6 +43,9 @@ absl::Status Assign(absl::string_view name, const FlagParser::Target& target,
     const char* operator()(std::string* value) const {
       *value = std::string(text);
       return nullptr;
+    }
+    const char* operator()(int32_t* value) const {
+      return absl::SimpleAtoi(text, value) ? nullptr : "an integer of 32 bits";
     }
     const char* operator()(int64_t* value) const {
       return absl::SimpleAtoi(text, value) ? nullptr : "an integer";

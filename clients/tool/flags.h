@@ -27,7 +27,7 @@ class FlagParser {
       : command_(std::move(command)), summary_(std::move(summary)) {}
 
   // Where a value goes; what it holds now is the default that Help() shows.
-  using Target = std::variant<std::string*, int64_t*, double*, bool*>;
+  using Target = std::variant<std::string*, int32_t*, int64_t*, double*, bool*>;
   void Add(std::string name, Target target, std::string help);
 
   // INVALID_ARGUMENT naming the flag for one that is unknown, lacks its value

@@ -19,8 +19,8 @@ absl::Status RunPrefill(CommandArgs args) {
   std::string session;
   std::string reuse = "exact";
   bool no_store = false;
-  int64_t priority = 0;
-  int64_t ttl_ms = 0;
+  int32_t priority = 0;
+  int32_t ttl_ms = 0;
   FlagParser flags("overture prefill",
                    "Prefills a prompt and prints the handle of its KV.");
   server.AddTo(flags);
@@ -64,8 +64,8 @@ absl::Status RunPrefill(CommandArgs args) {
   }
   request.set_session_id(session);
   request.set_no_store(no_store);
-  request.set_priority(static_cast<int32_t>(priority));
-  request.set_handle_ttl_ms(static_cast<int32_t>(ttl_ms));
+  request.set_priority(priority);
+  request.set_handle_ttl_ms(ttl_ms);
 
   OVERTURE_ASSIGN_OR_RETURN(auto client, server.Connect());
   OVERTURE_ASSIGN_OR_RETURN(

@@ -21,6 +21,7 @@ class FlagsTest : public ::testing::Test {
   FlagsTest() {
     flags_.Add("name", &name_, "A name.");
     flags_.Add("max-tokens", &max_tokens_, "A limit.");
+    flags_.Add("priority", &priority_, "A rank.");
     flags_.Add("share", &share_, "A share.");
     flags_.Add("json", &json_, "A switch.");
   }
@@ -31,6 +32,7 @@ class FlagsTest : public ::testing::Test {
   FlagParser flags_{"overture test", "Tests."};
   std::string name_ = "nobody";
   int64_t max_tokens_ = 7;
+  int32_t priority_ = 0;
   double share_ = 0.5;
   bool json_ = false;
 };
@@ -72,6 +74,9 @@ TEST_F(FlagsTest, MistakesAreNamed) {
               StatusIs(kInvalid, HasSubstr("'many', must be an integer")));
   EXPECT_THAT(Parse({"--max-tokens"}),
               StatusIs(kInvalid, HasSubstr("needs a value")));
+  // 2^32 + 5 must not arrive as 5.
+  EXPECT_THAT(Parse({"--priority=4294967301"}),
+              StatusIs(kInvalid, HasSubstr("an integer of 32 bits")));
   EXPECT_THAT(Parse({"stray"}), StatusIs(kInvalid, HasSubstr("'stray'")));
   EXPECT_THAT(Parse({"--json=perhaps"}),
               StatusIs(kInvalid, HasSubstr("true or false")));
