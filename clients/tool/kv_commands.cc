@@ -91,6 +91,9 @@ absl::Status RunDescribe(CommandArgs args) {
   OVERTURE_RETURN_IF_ERROR(ParseOrHelp(flags, args, &done));
   if (done) return absl::OkStatus();
 
+  if (handle.empty()) {
+    return absl::InvalidArgumentError("--handle is needed");
+  }
   OVERTURE_ASSIGN_OR_RETURN(auto client, server.Connect());
   OVERTURE_ASSIGN_OR_RETURN(v1::DescribeResponse response,
                             client->Describe(handle, server.call()));
@@ -138,6 +141,9 @@ absl::Status RunRelease(CommandArgs args) {
   OVERTURE_RETURN_IF_ERROR(ParseOrHelp(flags, args, &done));
   if (done) return absl::OkStatus();
 
+  if (handles.empty()) {
+    return absl::InvalidArgumentError("--handle is needed");
+  }
   OVERTURE_ASSIGN_OR_RETURN(auto client, server.Connect());
   OVERTURE_ASSIGN_OR_RETURN(
       int32_t released,
