@@ -18,8 +18,10 @@ absl::StatusOr<PrefillResult> PrefillWithProgress(
       [&bar, &tokens](const v1::PrefillEvent& event) {
         switch (event.event_case()) {
           case v1::PrefillEvent::kQueued:
-            bar.Update(0, absl::StrCat("queued behind ", event.queued().ahead(),
-                                       " requests"));
+            bar.Update(0, event.queued().ahead() == 0
+                              ? "starting"
+                              : absl::StrCat(event.queued().ahead(),
+                                             " requests run before"));
             break;
           case v1::PrefillEvent::kMatched:
             tokens =
