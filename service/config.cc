@@ -321,7 +321,7 @@ std::string HelpText() {
   std::string out =
       "overtured: prefills prompts, keeps their KV, serves it over gRPC.\n"
       "Usage: overtured --model=PATH --data_dir=DIR [--name=value ...]\n"
-      "       --config=FILE reads `name = value` lines; flags come first.\n";
+      "       --config=FILE reads `name = value` lines; flags win.\n";
   for (const Option& option : kOptions) {
     // 80 columns: a name with its default, then the help.
     const std::string head = absl::StrFormat(
