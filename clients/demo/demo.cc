@@ -278,7 +278,10 @@ absl::StatusOr<DemoReport> RunDemo(const DemoOptions& options) {
   OVERTURE_ASSIGN_OR_RETURN(DemoReport report, demo.Run());
   absl::PrintF("\n%s", ToText(report));
   std::fflush(stdout);
-  if (report.reused_fraction < 0.9) {
+  const v1::PrefillEvent::Done& first = report.prefills.front().result.done;
+  const v1::PrefillEvent::Done& second = report.prefills.back().result.done;
+  if (!ReusedEnough(first.num_tokens(), second.num_tokens(),
+                    second.stats().reused_tokens())) {
     return absl::FailedPreconditionError(absl::StrFormat(
         "only %.1f%% of the first turn were reused, 90%% are expected",
         100 * report.reused_fraction));

@@ -28,7 +28,7 @@ struct DemoOptions {
 };
 
 // Prints what happens as it happens. FAILED_PRECONDITION if the second turn
-// reused less than 90% of the first.
+// reused less of the first than ReusedEnough asks.
 absl::StatusOr<DemoReport> RunDemo(const DemoOptions& options);
 
 }  // namespace overture::clients

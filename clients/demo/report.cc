@@ -45,6 +45,12 @@ double PromptRate(const PrefillResult& result) {
              : 0;
 }
 
+bool ReusedEnough(int64_t first_tokens, int64_t second_tokens,
+                  int64_t reused_tokens) {
+  return 10 * reused_tokens >= 9 * first_tokens ||
+         reused_tokens >= second_tokens - 64;
+}
+
 std::string ToText(const DemoReport& report) {
   std::vector<std::vector<std::string>> prefills = {
       {"prefill", "tokens", "computed", "reused", "density", "TTFT", "tok/s",

@@ -38,6 +38,12 @@ struct DemoReport {
 // Prompt tokens per second until the first token.
 double PromptRate(const PrefillResult& result);
 
+// Whether a second turn reused what it should: 90% of the first turn's tokens,
+// or, where that is less, all but the last 64 of its own, which a prefill
+// always computes.
+bool ReusedEnough(int64_t first_tokens, int64_t second_tokens,
+                  int64_t reused_tokens);
+
 std::string ToText(const DemoReport& report);
 nlohmann::json ToJson(const DemoReport& report);
 

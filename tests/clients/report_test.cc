@@ -34,6 +34,14 @@ TEST(ReportTest, RateIsTokensOverTimeToFirstToken) {
   EXPECT_EQ(PromptRate({}), 0);
 }
 
+TEST(ReportTest, ShortTurnsCannotReuseTheirLast64Tokens) {
+  EXPECT_TRUE(ReusedEnough(1000, 1100, 900));
+  EXPECT_FALSE(ReusedEnough(1000, 1100, 899));
+  EXPECT_TRUE(ReusedEnough(42, 72, 8));  // 19%, and all that is possible
+  EXPECT_FALSE(ReusedEnough(42, 72, 7));
+  EXPECT_TRUE(ReusedEnough(42, 60, 0));
+}
+
 TEST(ReportTest, TheTextHoldsTheTableTheAnswersAndTheComparison) {
   const std::string text = ToText(Sample());
   EXPECT_THAT(text, HasSubstr("prefill      tokens  computed  reused"));
