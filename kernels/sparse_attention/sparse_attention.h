@@ -10,9 +10,10 @@
 
 namespace overture::kernels {
 
-// OK if LaunchSparseAttention accepts these shapes on the current device.
-// Needs compute capability 9.0, bf16, head dim 64, 96 or 128, all strides a
-// multiple of 8 elements and pointers 16-byte aligned.
+// OK if LaunchSparseAttention accepts these shapes: bf16, head dim 64, 96 or
+// 128, all strides a multiple of 8 elements. REQUIRES of a launch, not checked
+// here: pointers 16-byte aligned (a tensor map refuses others) and compute
+// capability 9.0, which the back end checks once when it is made.
 absl::Status SupportsSparseAttention(const SparseAttentionParams& params);
 
 // `params.plan` is ignored; `plan` lives on the device. `stream` is a
