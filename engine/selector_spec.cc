@@ -60,7 +60,7 @@ std::string PolicyText(const SelectorSpec& spec) {
                           " local=", spec.num_local);
     case SelectorSpec::Kind::kVerticalSlash:
       return absl::StrCat(
-          "vertical_slash/1 vertical=", spec.vertical_slash.vertical,
+          "vertical_slash/2 vertical=", spec.vertical_slash.vertical,
           " slash=", spec.vertical_slash.slash,
           " segment=", spec.segment_tokens, " pure aligned");
   }

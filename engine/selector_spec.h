@@ -26,7 +26,7 @@ struct SelectorSpec {
 // INVALID_ARGUMENT naming field, value and limit.
 absl::Status Validate(const SelectorSpec& spec);
 
-// "dense", "a_shape/1 initial=128 local=3968", "vertical_slash/1 vertical=1000
+// "dense", "a_shape/1 initial=128 local=3968", "vertical_slash/2 vertical=1000
 // slash=6096 segment=16384 pure aligned". Changes whenever the bytes of the KV
 // may change.
 std::string PolicyText(const SelectorSpec& spec);

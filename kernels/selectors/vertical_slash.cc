@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "base/status_macros.h"
+#include "kernels/selectors/ordered_bits.h"
 
 namespace overture::kernels {
 namespace {
@@ -17,15 +18,6 @@ constexpr int32_t kForcedDistances = 100;  // local band
 constexpr int32_t kMinVertical = 30;
 constexpr int32_t kMinSlash = 50;
 constexpr int32_t kExactTile = 64;  // the released kernel's only tile shape
-
-// Orders as the float does, NaN below all: one integer compare ranks a score,
-// and no comparison a NaN could make inconsistent.
-uint32_t OrderedBits(float value) {
-  const uint32_t u = std::bit_cast<uint32_t>(value);
-  if ((u & 0x7fffffffu) > 0x7f800000u) return 0;
-  if ((u & 0x7fffffffu) == 0) return 0x80000000u;  // -0 ties with +0
-  return (u >> 31) != 0 ? ~u : u | 0x80000000u;
-}
 
 // The `count` indices of the largest scores, the first `num_forced` before all
 // others, ties to the smaller index; ascending.
@@ -42,7 +34,8 @@ std::vector<int32_t> Top(absl::Span<const float> scores, int32_t count,
   std::vector<uint64_t> keys;
   keys.reserve(n - num_forced);
   for (int32_t i = num_forced; i < n; ++i) {
-    keys.push_back(uint64_t{OrderedBits(scores[i])} << 32 |
+    keys.push_back(uint64_t{OrderedBits(std::bit_cast<uint32_t>(scores[i]))}
+                       << 32 |
                    (~static_cast<uint32_t>(i)));
   }
   std::nth_element(keys.begin(), keys.begin() + (num_ranked - 1), keys.end(),
@@ -118,21 +111,30 @@ void WalkSlashes(const std::vector<int32_t>& slashes, int64_t e, int64_t rows,
   out->push_back(open);
 }
 
-// Rounds starts down and ends up to whole aligned tiles and merges what meets.
-// Keys at or after `limit` are no row's, so tiles that start there are dropped.
-void Align(int64_t tile_keys, int64_t limit, std::vector<Span64>* spans) {
-  size_t kept = 0;
-  for (Span64 span : *spans) {
-    span.begin = span.begin / tile_keys * tile_keys;
-    span.end = std::min(span.end, limit);
-    span.end = (span.end + tile_keys - 1) / tile_keys * tile_keys;
-    if (kept > 0 && span.begin <= (*spans)[kept - 1].end) {
-      (*spans)[kept - 1].end = std::max((*spans)[kept - 1].end, span.end);
+// The aligned key tiles that hold a key of [s - D, e - D) for a distance D of
+// `slashes`, without those that start at or after `limit`: they are no row's.
+void AlignedTiles(const std::vector<int32_t>& slashes, int64_t e,
+                  const TilePlan& plan, int64_t limit,
+                  std::vector<Span64>* out) {
+  out->clear();
+  const int64_t tile_keys = plan.tile_keys;
+  limit = (limit + tile_keys - 1) / tile_keys * tile_keys;
+  // From the largest distance that sees a key down, so that spans ascend.
+  auto next = std::lower_bound(slashes.begin(), slashes.end(), e);
+  while (next != slashes.begin()) {
+    --next;
+    const int64_t end = e - *next;  // of the keys, > 0
+    const int64_t begin = std::max<int64_t>(end - plan.tile_rows, 0);
+    const Span64 span = {
+        begin / tile_keys * tile_keys,
+        std::min((end + tile_keys - 1) / tile_keys * tile_keys, limit)};
+    if (span.begin >= span.end) continue;
+    if (!out->empty() && span.begin <= out->back().end) {
+      out->back().end = span.end;
     } else {
-      (*spans)[kept++] = span;
+      out->push_back(span);
     }
   }
-  spans->resize(kept);
 }
 
 // The columns left of a range and in no earlier one, as index intervals. Those
@@ -169,9 +171,11 @@ ListPart BuildList(const TilePlan& plan, const VerticalSlashIndex& index,
   int64_t e = plan.first_tile_begin();
   for (int64_t tile = 0; tile < num_tiles; ++tile) {
     e += plan.tile_rows;
-    WalkSlashes(index.slashes, e, plan.tile_rows, &spans);
-    if (form == RangeForm::kAligned) {
-      Align(plan.tile_keys, std::min(e, plan.q_begin + plan.q_len), &spans);
+    if (form == RangeForm::kExact) {
+      WalkSlashes(index.slashes, e, plan.tile_rows, &spans);
+    } else {
+      AlignedTiles(index.slashes, e, plan,
+                   std::min(e, plan.q_begin + plan.q_len), &spans);
     }
     for (const Span64& span : spans) {
       const int64_t tiles = (span.end - span.begin) / plan.tile_keys;

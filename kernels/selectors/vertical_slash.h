@@ -50,9 +50,10 @@ enum class RangeForm {
   // 64 only). For conformance. The last range may run past the query tile and
   // past kv_len.
   kExact,
-  // The same walk with range starts rounded down and ends rounded up to
-  // tile_keys, merged, cut at the last row: a superset, for any tile shape,
-  // that paged caches and bulk copies want.
+  // Those aligned tiles of tile_keys keys that hold a key of a kept distance
+  // for a row of the query tile, none that starts after the last row: for any
+  // tile shape, what paged caches and bulk copies want, and, seen from the end
+  // of a query tile, the same tiles for every query tile.
   kAligned,
 };
 

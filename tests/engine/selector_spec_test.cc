@@ -16,7 +16,7 @@ TEST(SelectorSpecTest, TextsAreWhatCacheRootsHold) {
   EXPECT_EQ(PolicyText({.kind = Kind::kAShape}),
             "a_shape/1 initial=128 local=3968");
   EXPECT_EQ(PolicyText({.kind = Kind::kVerticalSlash}),
-            "vertical_slash/1 vertical=1000 slash=6096 segment=16384 pure "
+            "vertical_slash/2 vertical=1000 slash=6096 segment=16384 pure "
             "aligned");
 }
 

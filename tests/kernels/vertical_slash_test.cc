@@ -5,6 +5,7 @@
 #include <limits>
 #include <numeric>
 #include <random>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -218,7 +219,7 @@ TEST_F(GoldenTest, APrefixShiftsTheRowsAndChangesNoTile) {
   EXPECT_THAT(TileStarts(resumed, 0), ElementsAre(1, 212, 276, 413, 477, 541));
 }
 
-TEST_F(GoldenTest, AlignedFormRoundsTheSameRangesOutwards) {
+TEST_F(GoldenTest, AlignedFormTakesTheTilesThatHoldAKeptPair) {
   OVERTURE_ASSERT_OK_AND_ASSIGN(
       const TilePlan plan,
       BuildVerticalSlashPlan({.q_len = 1024, .kv_len = 1024}, {index_},
@@ -226,13 +227,12 @@ TEST_F(GoldenTest, AlignedFormRoundsTheSameRangesOutwards) {
   ASSERT_THAT(Validate(plan), IsOk());
   EXPECT_THAT(TileStarts(plan, 2), ElementsAre(0, 64, 128));
   EXPECT_THAT(Columns(plan, 2), IsEmpty());
-  // [1, 65) [212, 340) [413, 605), cut at e = 576.
-  EXPECT_THAT(TileStarts(plan, 8),
-              ElementsAre(0, 64, 192, 256, 320, 384, 448, 512));
+  // Keys [1, 65), [212, 276), [256, 320) and [413, 576).
+  EXPECT_THAT(TileStarts(plan, 8), ElementsAre(0, 64, 192, 256, 384, 448, 512));
   EXPECT_THAT(Columns(plan, 8), ElementsAre(130, 131));
-  // [449, 513) [660, 788) [861, 1053).
+  // Keys [449, 513), [660, 724), [704, 768) and [861, 1024).
   EXPECT_THAT(TileStarts(plan, 15),
-              ElementsAre(448, 512, 640, 704, 768, 832, 896, 960));
+              ElementsAre(448, 512, 640, 704, 832, 896, 960));
   EXPECT_THAT(Columns(plan, 15),
               ElementsAreArray(Concat(Iota(30), {130, 131, 400})));
 }
@@ -301,6 +301,27 @@ RandomCase MakeCase(std::mt19937& rng) {
   return c;
 }
 
+// Starts of the aligned tiles that hold a key which a row of [s, e), real or
+// not, sees at a kept distance; those from `limit` on are no row's.
+std::vector<int64_t> TilesByDefinition(const VerticalSlashIndex& index,
+                                       int64_t s, int64_t e, int64_t tile_keys,
+                                       int64_t limit) {
+  std::vector<int64_t> starts;
+  for (int64_t start = 0; start < limit; start += tile_keys) {
+    const auto holds = [&](int64_t distance) {
+      for (int64_t row = s; row < e; ++row) {
+        const int64_t key = row - distance;
+        if (key >= start && key < start + tile_keys) return true;
+      }
+      return false;
+    };
+    if (std::any_of(index.slashes.begin(), index.slashes.end(), holds)) {
+      starts.push_back(start);
+    }
+  }
+  return starts;
+}
+
 TEST(RandomPlanTest, AlignedFormCoversItsDefinitionOnceForAnyTile) {
   const uint32_t seed = std::random_device{}();
   SCOPED_TRACE(absl::StrCat("seed ", seed));
@@ -312,15 +333,19 @@ TEST(RandomPlanTest, AlignedFormCoversItsDefinitionOnceForAnyTile) {
         const TilePlan plan,
         BuildVerticalSlashPlan(c.shape, c.indices, RangeForm::kAligned));
     ASSERT_NO_FATAL_FAILURE(ExpectCoversItsDefinition(plan, c.indices));
-    for (const KeyRange& range : plan.ranges) {
-      ASSERT_EQ(range.begin % c.shape.tile_keys, 0);
-      ASSERT_LT(range.begin + int64_t{range.num_tiles - 1} * plan.tile_keys,
-                c.shape.q_begin + c.shape.q_len);
+    for (int64_t cell = 0; cell < plan.num_cells(); ++cell) {
+      const int64_t s =
+          plan.first_tile_begin() + cell % plan.num_q_tiles() * plan.tile_rows;
+      const int64_t e = s + plan.tile_rows;
+      ASSERT_EQ(TileStarts(plan, cell),
+                TilesByDefinition(c.indices[cell / plan.num_q_tiles()], s, e,
+                                  plan.tile_keys,
+                                  std::min(e, plan.q_begin + plan.q_len)));
     }
   }
 }
 
-TEST(RandomPlanTest, ExactFormCoversItsDefinitionAndAlignedCoversExact) {
+TEST(RandomPlanTest, ExactFormCoversItsDefinitionAndRoundedHoldsAligned) {
   const uint32_t seed = std::random_device{}();
   SCOPED_TRACE(absl::StrCat("seed ", seed));
   std::mt19937 rng(seed);
@@ -335,15 +360,46 @@ TEST(RandomPlanTest, ExactFormCoversItsDefinitionAndAlignedCoversExact) {
     OVERTURE_ASSERT_OK_AND_ASSIGN(
         const TilePlan aligned,
         BuildVerticalSlashPlan(c.shape, c.indices, RangeForm::kAligned));
-    for (size_t list = 0; list < c.indices.size(); ++list) {
-      const PlanCover small(exact, list), large(aligned, list);
-      for (int64_t q = c.shape.q_begin; q < c.shape.q_begin + c.shape.q_len;
-           ++q) {
-        for (int64_t k = 0; k <= q; ++k) {
-          ASSERT_GE(large.Count(q, k), small.Count(q, k))
-              << "list " << list << " q " << q << " k " << k;
-        }
+    for (int64_t cell = 0; cell < exact.num_cells(); ++cell) {
+      std::set<int64_t> rounded;
+      for (const int64_t start : TileStarts(exact, cell)) {
+        rounded.insert(start / 64 * 64);
+        rounded.insert((start + 63) / 64 * 64);
       }
+      for (const int64_t start : TileStarts(aligned, cell)) {
+        ASSERT_TRUE(rounded.contains(start))
+            << "cell " << cell << " tile " << start;
+      }
+    }
+  }
+}
+
+// What lets one list of tiles, counted from the end of a query tile, serve all
+// query tiles of a head.
+TEST(RandomPlanTest, QueryTilesShareTheirAlignedTilesSeenFromTheirEnds) {
+  const uint32_t seed = std::random_device{}();
+  SCOPED_TRACE(absl::StrCat("seed ", seed));
+  std::mt19937 rng(seed);
+  for (int round = 0; round < 50; ++round) {
+    RandomCase c = MakeCase(rng);
+    c.shape.tile_rows = 128;
+    c.shape.tile_keys = 64;
+    OVERTURE_ASSERT_OK_AND_ASSIGN(
+        const TilePlan plan,
+        BuildVerticalSlashPlan(c.shape, {c.indices[0]}, RangeForm::kAligned));
+    // Of the last query tile that has all its rows.
+    const int64_t q_end = c.shape.q_begin + c.shape.q_len;
+    const int64_t whole = (q_end - plan.first_tile_begin()) / 128;
+    const auto end_of = [&](int64_t tile) {
+      return plan.first_tile_begin() + (tile + 1) * 128;
+    };
+    for (int64_t tile = 0; tile < whole; ++tile) {
+      std::vector<int64_t> expected;
+      for (const int64_t start : TileStarts(plan, whole - 1)) {
+        const int64_t shifted = start - end_of(whole - 1) + end_of(tile);
+        if (shifted >= 0) expected.push_back(shifted);
+      }
+      ASSERT_EQ(TileStarts(plan, tile), expected) << "tile " << tile;
     }
   }
 }
