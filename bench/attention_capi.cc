@@ -7,7 +7,7 @@
 #include <cstdio>
 #include <string>
 
-#include "kernels/sparse_attention/expanded_plan.h"
+#include "kernels/sparse_attention/device_plan.h"
 #include "kernels/sparse_attention/sparse_attention.h"
 
 namespace {
@@ -15,6 +15,7 @@ namespace {
 using ::overture::kernels::DeviceTilePlan;
 using ::overture::kernels::KeyRange;
 using ::overture::kernels::kGpuTileRows;
+using ::overture::kernels::PlanCell;
 using ::overture::kernels::SparseAttentionParams;
 
 }  // namespace
@@ -32,10 +33,8 @@ struct OvertureAttentionShape {
 };
 
 struct OvertureAttentionPlan {
-  const int64_t* range_offsets;
+  const PlanCell* cells;
   const KeyRange* ranges;
-  const int32_t* cell_tiles;
-  const int64_t* column_offsets;
   const int32_t* columns;
   const int32_t* order;
   int32_t* next_item;
@@ -72,10 +71,8 @@ int OvertureAttention(const OvertureAttentionShape* shape,
       .num_lists = shape->num_lists,
       .num_q_tiles =
           static_cast<int32_t>((end - first + kGpuTileRows - 1) / kGpuTileRows),
-      .range_offsets = plan->range_offsets,
+      .cells = plan->cells,
       .ranges = plan->ranges,
-      .cell_tiles = plan->cell_tiles,
-      .column_offsets = plan->column_offsets,
       .columns = plan->columns,
       .order = plan->order,
       .next_item = plan->next_item};

@@ -32,23 +32,27 @@ class Shape(ctypes.Structure):
 
 class PlanPointers(ctypes.Structure):
     _fields_ = [(name, ctypes.c_void_p) for name in
-                ('range_offsets', 'ranges', 'cell_tiles', 'column_offsets',
-                 'columns', 'order', 'next_item')]
+                ('cells', 'ranges', 'columns', 'order', 'next_item')]
+
+
+# PlanCell of kernels/sparse_attention/device_plan.h.
+CELL = np.dtype([('range_end', np.int64), ('column_begin', np.int64),
+                 ('num_tiles', np.int32), ('key_origin', np.int32),
+                 ('num_columns', np.int32), ('unused', np.int32)])
 
 
 class Plan:
     """A plan on the device. cells: [(ranges [(begin, tiles)], columns)]."""
 
     def __init__(self, cells, num_lists, num_q_heads):
-        ranges, offsets, tiles, columns, column_offsets = [], [0], [], [], [0]
-        for cell_ranges, cell_columns in cells:
-            ranges += cell_ranges
-            offsets.append(len(ranges))
-            tiles.append(sum(n for _, n in cell_ranges))
-            columns.append(np.asarray(cell_columns, dtype=np.int32))
-            column_offsets.append(column_offsets[-1] + len(cell_columns))
+        counts = np.array([len(columns) for _, columns in cells])
+        table = np.zeros(len(cells), CELL)
+        table['range_end'] = np.cumsum([len(ranges) for ranges, _ in cells])
+        table['num_tiles'] = [sum(n for _, n in ranges) for ranges, _ in cells]
+        table['num_columns'] = counts
+        table['column_begin'] = np.cumsum(counts) - counts
         num_tiles = len(cells) // num_lists
-        cost = (np.asarray(tiles) + np.diff(column_offsets) / TILE_KEYS)
+        cost = table['num_tiles'] + counts / TILE_KEYS
         cost = np.repeat(cost.reshape(num_lists, num_tiles),
                          num_q_heads // num_lists, axis=0)
         # Most expensive first; heads of one tile side by side.
@@ -57,21 +61,21 @@ class Plan:
 
         def to_device(values, dtype):
             values = np.asarray(values, dtype=dtype)
-            return torch.from_numpy(
-                values if values.size else np.zeros(1, dtype)).to(DEVICE)
+            # Of no element torch has no address.
+            values = values if values.size else np.zeros(1, dtype)
+            return torch.from_numpy(values.view(np.uint8)).to(DEVICE)
 
         self.tensors = [
-            to_device(offsets, np.int64),
-            to_device(ranges, np.int32),
-            to_device(tiles, np.int32),
-            to_device(column_offsets, np.int64),
-            to_device(np.concatenate(columns), np.int32),
+            to_device(table, CELL),
+            to_device([r for ranges, _ in cells for r in ranges], np.int32),
+            to_device(np.concatenate([c for _, c in cells]), np.int32),
             to_device(order, np.int32),
             to_device([0], np.int32)]
         self.pointers = PlanPointers(*[t.data_ptr() for t in self.tensors])
         self.num_lists = num_lists
-        self.num_key_tiles = sum(tiles) * (num_q_heads // num_lists)
-        self.num_columns = column_offsets[-1] * (num_q_heads // num_lists)
+        repeats = num_q_heads // num_lists
+        self.num_key_tiles = int(table['num_tiles'].sum()) * repeats
+        self.num_columns = int(counts.sum()) * repeats
 
     def flop(self, head_dim):
         keys = self.num_key_tiles * TILE_KEYS + self.num_columns

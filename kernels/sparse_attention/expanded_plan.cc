@@ -8,17 +8,6 @@
 #include "absl/strings/str_cat.h"
 
 namespace overture::kernels {
-namespace {
-
-// Cost of a cell in key tiles; a gathered column costs what a tile's key does.
-int64_t CellCost(const ExpandedPlan& expanded, int64_t cell) {
-  const int64_t columns =
-      expanded.column_offsets[cell + 1] - expanded.column_offsets[cell];
-  return expanded.cell_tiles[cell] +
-         (columns + kGpuTileKeys - 1) / kGpuTileKeys;
-}
-
-}  // namespace
 
 absl::StatusOr<ExpandedPlan> ExpandPlan(const TilePlan& plan,
                                         int32_t num_q_heads,
@@ -43,33 +32,33 @@ absl::StatusOr<ExpandedPlan> ExpandPlan(const TilePlan& plan,
 
   ExpandedPlan expanded;
   const int64_t num_cells = plan.num_cells();
-  expanded.cell_tiles.reserve(num_cells);
-  expanded.column_offsets.reserve(num_cells + 1);
-  expanded.column_offsets.push_back(0);
-  for (int64_t cell = 0; cell < num_cells; ++cell) {
-    int32_t tiles = 0;
-    for (int64_t i = plan.range_offsets[cell]; i < plan.range_offsets[cell + 1];
-         ++i) {
-      tiles += plan.ranges[i].num_tiles;
+  expanded.cells.reserve(num_cells);
+  for (int64_t i = 0; i < num_cells; ++i) {
+    PlanCell cell{
+        .range_end = plan.range_offsets[i + 1],
+        .column_begin = static_cast<int64_t>(expanded.columns.size())};
+    for (int64_t r = plan.range_offsets[i]; r < cell.range_end; ++r) {
+      cell.num_tiles += plan.ranges[r].num_tiles;
     }
-    expanded.cell_tiles.push_back(tiles);
     const int32_t* list =
-        plan.columns.data() + plan.column_offsets[cell / num_q_tiles];
-    for (int64_t i = plan.interval_offsets[cell];
-         i < plan.interval_offsets[cell + 1]; ++i) {
-      const ColumnInterval& interval = plan.intervals[i];
+        plan.columns.data() + plan.column_offsets[i / num_q_tiles];
+    for (int64_t j = plan.interval_offsets[i]; j < plan.interval_offsets[i + 1];
+         ++j) {
+      const ColumnInterval& interval = plan.intervals[j];
       expanded.columns.insert(expanded.columns.end(), list + interval.begin,
                               list + interval.begin + interval.count);
+      cell.num_columns += interval.count;
     }
-    expanded.column_offsets.push_back(
-        static_cast<int64_t>(expanded.columns.size()));
+    expanded.cells.push_back(cell);
   }
 
   const int32_t heads_per_list = num_q_heads / plan.num_lists;
   const auto cost = [&](int32_t item) {
     const int64_t q_head = item / num_q_tiles;
-    return CellCost(expanded,
-                    q_head / heads_per_list * num_q_tiles + item % num_q_tiles);
+    const PlanCell& cell =
+        expanded
+            .cells[q_head / heads_per_list * num_q_tiles + item % num_q_tiles];
+    return CellCost(cell.num_tiles, cell.num_columns);
   };
   expanded.order.reserve(num_items);
   for (int64_t tile = num_q_tiles - 1; tile >= 0; --tile) {

@@ -12,33 +12,36 @@
 namespace overture::kernels::sm90 {
 
 // Walks a cell's key tiles backwards, 32 ranges in registers of a warp at a
-// time. All lanes call together and get the same answer.
+// time; ranges before the cell's first may be among them and are never reached.
+// All lanes call together and get the same answer.
 struct TileCursor {
   const KeyRange* ranges;
   int64_t next;  // index of the next range to load, exclusive
-  int64_t first;
+  int origin;
   int lane;
   int held = 0;  // ranges left in registers; lane i holds the i-th newest
   int2 mine = {0, 0};
   int begin = 0;  // current range
   int tiles = 0;
 
-  __device__ TileCursor(const KeyRange* r, int64_t first_range,
-                        int64_t end_range, int lane_id)
-      : ranges(r), next(end_range), first(first_range), lane(lane_id) {}
+  __device__ TileCursor(const KeyRange* r, const PlanCell& cell, int lane_id)
+      : ranges(r),
+        next(cell.range_end),
+        origin(cell.key_origin),
+        lane(lane_id) {}
 
   // First key of the next tile, descending. REQUIRES tiles left.
   __device__ __forceinline__ int Next() {
     while (tiles == 0) {
       if (held == 0) {
-        held = static_cast<int>(min(int64_t{32}, next - first));
+        held = static_cast<int>(min(int64_t{32}, next));
         if (lane < held) {
           mine = *reinterpret_cast<const int2*>(&ranges[next - 1 - lane]);
         }
         next -= held;
         index = 0;
       }
-      begin = __shfl_sync(~0u, mine.x, index);
+      begin = __shfl_sync(~0u, mine.x, index) + origin;
       tiles = __shfl_sync(~0u, mine.y, index);
       ++index;
       --held;
@@ -127,11 +130,10 @@ __device__ __forceinline__ void Produce(
           const int item = p.plan.order[slot];
           info.q_head = item / p.plan.num_q_tiles;
           info.q_tile = item - info.q_head * p.plan.num_q_tiles;
-          const int64_t cell = CellOf(p, info.q_head, info.q_tile);
-          const int columns = static_cast<int>(p.plan.column_offsets[cell + 1] -
-                                               p.plan.column_offsets[cell]);
-          info.num_steps = (p.plan.cell_tiles[cell] + 1) / 2 +
-                           (columns + kBlockN - 1) / kBlockN;
+          const PlanCell cell =
+              p.plan.cells[CellOf(p, info.q_head, info.q_tile)];
+          info.num_steps = (cell.num_tiles + 1) / 2 +
+                           (cell.num_columns + kBlockN - 1) / kBlockN;
         }
         s.item = info;
         if (info.q_head < 0) {
@@ -156,16 +158,15 @@ __device__ __forceinline__ void Produce(
     if (item.q_head < 0) return;
 
     const int kv_head = item.q_head / p.group;
-    const int64_t cell = CellOf(p, item.q_head, item.q_tile);
-    const int tiles = p.plan.cell_tiles[cell];
+    const PlanCell cell = p.plan.cells[CellOf(p, item.q_head, item.q_tile)];
+    const int tiles = cell.num_tiles;
     const int64_t tile_begin =
         (p.plan.q_begin / kBlockM + item.q_tile) * kBlockM;
 
     // Key tiles, two a step, from the diagonal backwards. Warp 0 alone.
     const int tile_steps = (tiles + 1) / 2;
     if (warp == 0) {
-      TileCursor cursor(p.plan.ranges, p.plan.range_offsets[cell],
-                        p.plan.range_offsets[cell + 1], lane);
+      TileCursor cursor(p.plan.ranges, cell, lane);
       for (int left = tiles; left > 0; left -= 2) {
         const int high = cursor.Next();
         const int low = left > 1 ? cursor.Next() : -1;
@@ -220,9 +221,7 @@ __device__ __forceinline__ void Produce(
     }
 
     // Single columns, 128 a step, gathered by the whole warpgroup.
-    const int64_t column_begin = p.plan.column_offsets[cell];
-    const int num_columns =
-        static_cast<int>(p.plan.column_offsets[cell + 1] - column_begin);
+    const int num_columns = cell.num_columns;
     if (num_columns > 0) {
       // Warp 0 has seen every stage freed; the others must not be more than a
       // phase ahead when they wait for one.
@@ -230,7 +229,7 @@ __device__ __forceinline__ void Produce(
       const __nv_bfloat16* k_head = p.k_data + kv_head * p.stride_kv_head;
       const __nv_bfloat16* v_head = p.v_data + kv_head * p.stride_kv_head;
       GatherColumns columns;
-      columns.Load(p.plan.columns + column_begin, num_columns, thread);
+      columns.Load(p.plan.columns + cell.column_begin, num_columns, thread);
       uint64_t* pending_v = nullptr;  // V of the last step, not yet signalled
       for (int done = 0; done < num_columns; done += kBlockN) {
         // Two copies are in flight: each is signalled after the next started.
@@ -245,7 +244,7 @@ __device__ __forceinline__ void Produce(
         if (leader) {
           s.step[ring.stage] = {{0, 0}, min(count, kBlockN), count < kBlockN};
         }
-        columns.Load(p.plan.columns + column_begin + done + kBlockN,
+        columns.Load(p.plan.columns + cell.column_begin + done + kBlockN,
                      count - kBlockN, thread);
         SignalGathered<1>(&s.k_full[ring.stage], leader);
         pending_v = &s.v_full[ring.stage];

@@ -26,13 +26,8 @@ absl::StatusOr<UploadedPlan> UploadedPlan::Upload(const TilePlan& plan,
   OVERTURE_ASSIGN_OR_RETURN(const ExpandedPlan expanded,
                             ExpandPlan(plan, num_q_heads, num_kv_heads));
   UploadedPlan up;
-  OVERTURE_RETURN_IF_ERROR(
-      ToDevice(plan.range_offsets, stream, &up.range_offsets_));
+  OVERTURE_RETURN_IF_ERROR(ToDevice(expanded.cells, stream, &up.cells_));
   OVERTURE_RETURN_IF_ERROR(ToDevice(plan.ranges, stream, &up.ranges_));
-  OVERTURE_RETURN_IF_ERROR(
-      ToDevice(expanded.cell_tiles, stream, &up.cell_tiles_));
-  OVERTURE_RETURN_IF_ERROR(
-      ToDevice(expanded.column_offsets, stream, &up.column_offsets_));
   OVERTURE_RETURN_IF_ERROR(ToDevice(expanded.columns, stream, &up.columns_));
   OVERTURE_RETURN_IF_ERROR(ToDevice(expanded.order, stream, &up.order_));
   OVERTURE_ASSIGN_OR_RETURN(up.next_item_, DeviceBuffer<int32_t>::Allocate(1));
@@ -43,10 +38,8 @@ absl::StatusOr<UploadedPlan> UploadedPlan::Upload(const TilePlan& plan,
               .kv_len = plan.kv_len,
               .num_lists = plan.num_lists,
               .num_q_tiles = static_cast<int32_t>(plan.num_q_tiles()),
-              .range_offsets = up.range_offsets_.data(),
+              .cells = up.cells_.data(),
               .ranges = up.ranges_.data(),
-              .cell_tiles = up.cell_tiles_.data(),
-              .column_offsets = up.column_offsets_.data(),
               .columns = up.columns_.data(),
               .order = up.order_.data(),
               .next_item = up.next_item_.data()};

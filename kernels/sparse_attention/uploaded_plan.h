@@ -24,10 +24,8 @@ class UploadedPlan {
   const DeviceTilePlan& plan() const { return plan_; }
 
  private:
-  DeviceBuffer<int64_t> range_offsets_;
+  DeviceBuffer<PlanCell> cells_;
   DeviceBuffer<KeyRange> ranges_;
-  DeviceBuffer<int32_t> cell_tiles_;
-  DeviceBuffer<int64_t> column_offsets_;
   DeviceBuffer<int32_t> columns_;
   DeviceBuffer<int32_t> order_;
   DeviceBuffer<int32_t> next_item_;

@@ -34,8 +34,18 @@ TilePlan TwoListPlan() {
 TEST(ExpandedPlanTest, WritesOutTilesAndColumnsOfEveryCell) {
   OVERTURE_ASSERT_OK_AND_ASSIGN(const ExpandedPlan expanded,
                                 ExpandPlan(TwoListPlan(), 4, 2));
-  EXPECT_THAT(expanded.cell_tiles, ElementsAre(2, 3, 2, 2));
-  EXPECT_THAT(expanded.column_offsets, ElementsAre(0, 0, 2, 2, 3));
+  EXPECT_THAT(
+      expanded.cells,
+      ElementsAre(PlanCell{.range_end = 1, .column_begin = 0, .num_tiles = 2},
+                  PlanCell{.range_end = 3,
+                           .column_begin = 0,
+                           .num_tiles = 3,
+                           .num_columns = 2},
+                  PlanCell{.range_end = 4, .column_begin = 2, .num_tiles = 2},
+                  PlanCell{.range_end = 5,
+                           .column_begin = 2,
+                           .num_tiles = 2,
+                           .num_columns = 1}));
   EXPECT_THAT(expanded.columns, ElementsAre(3, 90, 7));
 }
 
