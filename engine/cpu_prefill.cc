@@ -273,12 +273,14 @@ absl::Status CpuPrefill::ChooseIndices(Rows segment) {
   ProbeSums sums;
   OVERTURE_RETURN_IF_ERROR(
       Vote(q_.data() + probe_offset, num_rows, kv_len, &sums, with_votes));
+  const std::vector<kernels::VerticalSlashSize> sizes =
+      SizesOfLayer(job_.selector, layer_, weights_.config().num_q_heads);
   indices_.clear();
   for (int32_t head = 0; head < weights_.config().num_q_heads; ++head) {
     indices_.push_back(kernels::SelectVerticalSlash(
         absl::MakeConstSpan(sums.columns.data() + head * kv_len, kv_len),
         absl::MakeConstSpan(sums.diagonals.data() + head * kv_len, kv_len),
-        job_.selector.vertical_slash));
+        sizes[head]));
   }
   return absl::OkStatus();
 }

@@ -36,8 +36,9 @@ absl::Status AsInternal(const absl::Status& status) {
 
 // Columns and distances of every head, heads spread over the cores.
 absl::StatusOr<std::vector<kernels::VerticalSlashIndex>> SelectHeads(
-    const float* columns, const float* diagonals, int32_t num_heads,
-    int64_t kv_len, const kernels::VerticalSlashSize& size) {
+    const float* columns, const float* diagonals, int64_t kv_len,
+    absl::Span<const kernels::VerticalSlashSize> sizes) {
+  const int32_t num_heads = static_cast<int32_t>(sizes.size());
   std::vector<kernels::VerticalSlashIndex> indices(num_heads);
   std::atomic<bool> failed = false;
 #pragma omp parallel for schedule(dynamic)
@@ -45,7 +46,7 @@ absl::StatusOr<std::vector<kernels::VerticalSlashIndex>> SelectHeads(
     try {
       indices[head] = kernels::SelectVerticalSlash(
           absl::MakeConstSpan(columns + head * kv_len, kv_len),
-          absl::MakeConstSpan(diagonals + head * kv_len, kv_len), size);
+          absl::MakeConstSpan(diagonals + head * kv_len, kv_len), sizes[head]);
     } catch (const std::exception&) {
       failed = true;  // out of memory: nothing may leave the parallel region
     }
@@ -320,8 +321,8 @@ absl::Status CudaPrefill::ChoosePlan(Rows segment, Rows output) {
   OVERTURE_RETURN_IF_ERROR(CheckStop());
   OVERTURE_ASSIGN_OR_RETURN(
       const std::vector<kernels::VerticalSlashIndex> indices,
-      SelectHeads(columns, diagonals, config_.num_q_heads, kv_len,
-                  job_.selector.vertical_slash));
+      SelectHeads(columns, diagonals, kv_len,
+                  SizesOfLayer(job_.selector, layer_, config_.num_q_heads)));
   absl::StatusOr<kernels::TilePlan> plan =
       kernels::BuildVerticalSlashPlan({.q_begin = output.begin,
                                        .q_len = output.size(),

@@ -1,12 +1,15 @@
 #include "engine/minference_config.h"
 
 #include <limits>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "engine/json.h"
 #include "engine/mapped_file.h"
+#include "kernels/selectors/vertical_slash.h"
 #include "nlohmann/json.hpp"
 
 namespace overture::engine {
@@ -28,28 +31,27 @@ absl::StatusOr<int32_t> ParseSize(const nlohmann::json& value,
   return static_cast<int32_t>(value.get<int64_t>());
 }
 
-absl::StatusOr<HeadPattern> ParsePattern(const nlohmann::json& entry) {
+absl::StatusOr<kernels::VerticalSlashSize> ParsePattern(
+    const nlohmann::json& entry) {
   if (!entry.is_array() || entry.size() != 4 || !entry[0].is_string() ||
       !entry[3].is_number()) {
     return absl::InvalidArgumentError(
         "entry is not [pattern, int, int, score]");
   }
   const std::string& name = entry[0].get_ref<const std::string&>();
-  HeadPattern pattern;
   if (name == "vertical_and_slash") {
-    OVERTURE_ASSIGN_OR_RETURN(pattern.vertical_slash.vertical,
+    kernels::VerticalSlashSize size;
+    OVERTURE_ASSIGN_OR_RETURN(size.vertical,
                               ParseSize(entry[1], "vertical size", 0));
-    OVERTURE_ASSIGN_OR_RETURN(pattern.vertical_slash.slash,
-                              ParseSize(entry[2], "slash size", 0));
-    return pattern;
+    OVERTURE_ASSIGN_OR_RETURN(size.slash, ParseSize(entry[2], "slash size", 0));
+    return size;
   }
   if (name == "stream_llm") {
-    pattern.kind = SelectorSpec::Kind::kAShape;
-    OVERTURE_ASSIGN_OR_RETURN(pattern.num_initial,
+    OVERTURE_ASSIGN_OR_RETURN(const int32_t num_initial,
                               ParseSize(entry[1], "initial tokens", 0));
-    OVERTURE_ASSIGN_OR_RETURN(pattern.num_local,
+    OVERTURE_ASSIGN_OR_RETURN(const int32_t num_local,
                               ParseSize(entry[2], "local tokens", 1));
-    return pattern;
+    return kernels::StaticSize(num_initial, num_local);
   }
   constexpr absl::string_view kAccepted =
       "accepted are vertical_and_slash and stream_llm";
@@ -61,13 +63,13 @@ absl::StatusOr<HeadPattern> ParsePattern(const nlohmann::json& entry) {
       absl::StrCat("pattern is unknown, ", kAccepted));
 }
 
-absl::StatusOr<std::vector<HeadPattern>> ParseLayer(const nlohmann::json& layer,
-                                                    int32_t num_q_heads) {
+absl::StatusOr<std::vector<kernels::VerticalSlashSize>> ParseLayer(
+    const nlohmann::json& layer, int32_t num_q_heads) {
   if (!layer.is_object()) {
     return absl::InvalidArgumentError(
         absl::StrCat("is ", layer.type_name(), ", expected an object"));
   }
-  std::vector<HeadPattern> heads(num_q_heads);
+  std::vector<kernels::VerticalSlashSize> heads(num_q_heads);
   for (const auto& [key, entry] : layer.items()) {
     int32_t head = 0;
     // Canonical numbers only, or "1" and "01" would name one head twice.
@@ -77,21 +79,21 @@ absl::StatusOr<std::vector<HeadPattern>> ParseLayer(const nlohmann::json& layer,
           absl::StrCat("head '", key.substr(0, 20),
                        "' is not a number below num_q_heads = ", num_q_heads));
     }
-    absl::StatusOr<HeadPattern> pattern = ParsePattern(entry);
-    if (!pattern.ok()) {
-      return WithContext(pattern.status(), absl::StrCat("head ", head));
+    absl::StatusOr<kernels::VerticalSlashSize> size = ParsePattern(entry);
+    if (!size.ok()) {
+      return WithContext(size.status(), absl::StrCat("head ", head));
     }
-    heads[head] = *pattern;
+    heads[head] = *size;
   }
   return heads;
 }
 
 }  // namespace
 
-absl::StatusOr<MInferenceConfig> ParseMInferenceConfig(absl::string_view text,
-                                                       absl::string_view what,
-                                                       int32_t num_layers,
-                                                       int32_t num_q_heads) {
+absl::StatusOr<HeadSizes> ParseMInferenceConfig(absl::string_view text,
+                                                absl::string_view what,
+                                                int32_t num_layers,
+                                                int32_t num_q_heads) {
   OVERTURE_ASSIGN_OR_RETURN(const nlohmann::json root, ParseJson(text, what));
   if (!root.is_array()) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -102,22 +104,22 @@ absl::StatusOr<MInferenceConfig> ParseMInferenceConfig(absl::string_view text,
         absl::StrCat(what, ": has ", root.size(),
                      " layers, the model has num_layers = ", num_layers));
   }
-  MInferenceConfig config;
-  config.heads.reserve(num_layers);
+  HeadSizes::Table table;
+  table.reserve(num_layers);
   for (int32_t layer = 0; layer < num_layers; ++layer) {
-    absl::StatusOr<std::vector<HeadPattern>> heads =
+    absl::StatusOr<std::vector<kernels::VerticalSlashSize>> heads =
         ParseLayer(root[layer], num_q_heads);
     if (!heads.ok()) {
       return WithContext(heads.status(), absl::StrCat(what, ": layer ", layer));
     }
-    config.heads.push_back(*std::move(heads));
+    table.push_back(*std::move(heads));
   }
-  return config;
+  return HeadSizes::Create(std::move(table));
 }
 
-absl::StatusOr<MInferenceConfig> LoadMInferenceConfig(const std::string& path,
-                                                      int32_t num_layers,
-                                                      int32_t num_q_heads) {
+absl::StatusOr<HeadSizes> LoadMInferenceConfig(const std::string& path,
+                                               int32_t num_layers,
+                                               int32_t num_q_heads) {
   OVERTURE_ASSIGN_OR_RETURN(const MappedFile file, MappedFile::Open(path));
   return ParseMInferenceConfig(file.bytes(), path, num_layers, num_q_heads);
 }

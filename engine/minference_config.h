@@ -4,11 +4,13 @@
 //   800, 0.97]}, ...]
 //
 // from the query head's number to [pattern, int, int, score]. The ints are the
-// vertical and slash size, or the initial and local tokens of an A-shape; the
+// vertical and slash size, or the initial and local tokens of an A-shape, which
+// is a head that keeps nothing but that many forced columns and distances; the
 // score is what the search measured and is not used. Thread-safe: no state.
 //
 // Errors name file, layer and head: INVALID_ARGUMENT for what is no such file
-// or belongs to another model's shape, UNIMPLEMENTED for block_sparse heads;
+// or belongs to another model's shape; UNIMPLEMENTED for block_sparse heads,
+// which the released code runs as they are, in a kernel of their own;
 // MappedFile's when the file cannot be read.
 // Source: microsoft/MInference `minference/configs/`, and its
 // `minference_forward` for the heads a file leaves out.
@@ -16,37 +18,23 @@
 
 #include <cstdint>
 #include <string>
-#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "engine/selector_spec.h"
-#include "kernels/selectors/vertical_slash.h"
+#include "engine/head_sizes.h"
 
 namespace overture::engine {
 
-struct HeadPattern {
-  SelectorSpec::Kind kind = SelectorSpec::Kind::kVerticalSlash;  // or kAShape
-  // As the file has them, before Clamp; the default is that of a missing head.
-  kernels::VerticalSlashSize vertical_slash;  // kVerticalSlash
-  int32_t num_initial = 0;                    // kAShape, tokens
-  int32_t num_local = 0;                      // kAShape, tokens, >= 1
-  friend bool operator==(const HeadPattern&, const HeadPattern&) = default;
-};
-
-struct MInferenceConfig {
-  std::vector<std::vector<HeadPattern>> heads;  // [layer][query head]
-};
-
 // `what` names the text in errors. The list must have `num_layers` objects;
-// heads it lacks get the default, heads from `num_q_heads` on are refused.
-absl::StatusOr<MInferenceConfig> ParseMInferenceConfig(absl::string_view text,
-                                                       absl::string_view what,
-                                                       int32_t num_layers,
-                                                       int32_t num_q_heads);
+// heads it lacks get VerticalSlashSize's defaults, heads from `num_q_heads` on
+// are refused. Sizes are as the file has them, before Clamp.
+absl::StatusOr<HeadSizes> ParseMInferenceConfig(absl::string_view text,
+                                                absl::string_view what,
+                                                int32_t num_layers,
+                                                int32_t num_q_heads);
 
-absl::StatusOr<MInferenceConfig> LoadMInferenceConfig(const std::string& path,
-                                                      int32_t num_layers,
-                                                      int32_t num_q_heads);
+absl::StatusOr<HeadSizes> LoadMInferenceConfig(const std::string& path,
+                                               int32_t num_layers,
+                                               int32_t num_q_heads);
 
 }  // namespace overture::engine

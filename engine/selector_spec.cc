@@ -22,6 +22,14 @@ absl::Status CheckRange(absl::string_view field, int64_t value, int64_t least,
                                                  ", ", most, "]"));
 }
 
+std::string SizesText(const SelectorSpec& spec) {
+  if (!spec.head_sizes.empty()) {
+    return absl::StrCat("heads=", spec.head_sizes.digest().Hex());
+  }
+  const kernels::VerticalSlashSize& size = spec.vertical_slash;
+  return absl::StrCat("vertical=", size.vertical, " slash=", size.slash);
+}
+
 }  // namespace
 
 absl::Status Validate(const SelectorSpec& spec) {
@@ -34,10 +42,23 @@ absl::Status Validate(const SelectorSpec& spec) {
           CheckRange("num_initial", spec.num_initial, 0, kMax));
       return CheckRange("num_local", spec.num_local, 1, kMax);
     case SelectorSpec::Kind::kVerticalSlash:
-      OVERTURE_RETURN_IF_ERROR(CheckRange(
-          "vertical_slash.vertical", spec.vertical_slash.vertical, 1, kMax));
-      OVERTURE_RETURN_IF_ERROR(CheckRange("vertical_slash.slash",
-                                          spec.vertical_slash.slash, 1, kMax));
+      if (spec.head_sizes.empty()) {
+        const kernels::VerticalSlashSize& size = spec.vertical_slash;
+        OVERTURE_RETURN_IF_ERROR(
+            CheckRange("vertical_slash.vertical", size.vertical, 1, kMax));
+        OVERTURE_RETURN_IF_ERROR(
+            CheckRange("vertical_slash.slash", size.slash, 1, kMax));
+        // The policy's text does not name them.
+        constexpr kernels::VerticalSlashSize kDefault;
+        if (size.forced_columns != kDefault.forced_columns ||
+            size.forced_distances != kDefault.forced_distances) {
+          return absl::InvalidArgumentError(absl::StrCat(
+              "selector.vertical_slash forces ", size.forced_columns,
+              " columns and ", size.forced_distances,
+              " distances, one size for all heads must force ",
+              kDefault.forced_columns, " and ", kDefault.forced_distances));
+        }
+      }
       OVERTURE_RETURN_IF_ERROR(CheckRange("segment_tokens", spec.segment_tokens,
                                           kTokensPerBlock, kMaxSegmentTokens));
       if (spec.segment_tokens % kTokensPerBlock != 0) {
@@ -59,12 +80,21 @@ std::string PolicyText(const SelectorSpec& spec) {
       return absl::StrCat("a_shape/1 initial=", spec.num_initial,
                           " local=", spec.num_local);
     case SelectorSpec::Kind::kVerticalSlash:
-      return absl::StrCat(
-          "vertical_slash/2 vertical=", spec.vertical_slash.vertical,
-          " slash=", spec.vertical_slash.slash,
-          " segment=", spec.segment_tokens, " pure aligned");
+      return absl::StrCat("vertical_slash/2 ", SizesText(spec),
+                          " segment=", spec.segment_tokens, " pure aligned");
   }
   OVERTURE_CHECK(false);  // REQUIRES Validate(spec).ok()
+}
+
+std::vector<kernels::VerticalSlashSize> SizesOfLayer(const SelectorSpec& spec,
+                                                     int32_t layer,
+                                                     int32_t num_q_heads) {
+  if (spec.head_sizes.empty()) {
+    return std::vector<kernels::VerticalSlashSize>(num_q_heads,
+                                                   spec.vertical_slash);
+  }
+  const auto sizes = spec.head_sizes.layer(layer);
+  return {sizes.begin(), sizes.end()};
 }
 
 bool IsTokenPure(const SelectorSpec& spec) {

@@ -4,8 +4,10 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
+#include "engine/head_sizes.h"
 #include "kernels/selectors/vertical_slash.h"
 
 namespace overture::engine {
@@ -15,7 +17,8 @@ struct SelectorSpec {
   Kind kind = Kind::kDense;
   int32_t num_initial = 128;                  // kAShape, tokens
   int32_t num_local = 3968;                   // kAShape, tokens
-  kernels::VerticalSlashSize vertical_slash;  // kVerticalSlash, every head
+  kernels::VerticalSlashSize vertical_slash;  // kVerticalSlash, every head...
+  HeadSizes head_sizes;                       // ...unless these are not empty
   // Span of the prompt whose plan is chosen at once (prefix purity, D2). A
   // multiple of kTokensPerBlock. Larger: fewer estimates, coarser reuse.
   int64_t segment_tokens = 16384;
@@ -27,9 +30,16 @@ struct SelectorSpec {
 absl::Status Validate(const SelectorSpec& spec);
 
 // "dense", "a_shape/1 initial=128 local=3968", "vertical_slash/2 vertical=1000
-// slash=6096 segment=16384 pure aligned". Changes whenever the bytes of the KV
-// may change.
+// slash=6096 segment=16384 pure aligned", with head_sizes "vertical_slash/2
+// heads=<their digest> segment=16384 pure aligned". Changes whenever the bytes
+// of the KV may change. REQUIRES Validate(spec).ok().
 std::string PolicyText(const SelectorSpec& spec);
+
+// What each query head of a layer keeps, [num_q_heads]. REQUIRES a
+// kVerticalSlash spec whose head_sizes, if any, are of that model's shape.
+std::vector<kernels::VerticalSlashSize> SizesOfLayer(const SelectorSpec& spec,
+                                                     int32_t layer,
+                                                     int32_t num_q_heads);
 
 // True if the KV of a token depends on nothing after it: dense and A-shape.
 bool IsTokenPure(const SelectorSpec& spec);

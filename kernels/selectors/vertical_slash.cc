@@ -13,8 +13,6 @@
 namespace overture::kernels {
 namespace {
 
-constexpr int32_t kForcedColumns = 30;     // attention sinks
-constexpr int32_t kForcedDistances = 100;  // local band
 constexpr int32_t kMinVertical = 30;
 constexpr int32_t kMinSlash = 50;
 constexpr int32_t kExactTile = 64;  // the released kernel's only tile shape
@@ -199,13 +197,27 @@ void AppendOffsets(const std::vector<int32_t>& counts,
 
 }  // namespace
 
+VerticalSlashSize StaticSize(int32_t num_initial, int32_t num_local) {
+  return {.vertical = num_initial,
+          .slash = num_local,
+          .forced_columns = num_initial,
+          .forced_distances = num_local};
+}
+
+bool IsStatic(const VerticalSlashSize& size) {
+  return size.vertical == size.forced_columns &&
+         size.slash == size.forced_distances;
+}
+
 VerticalSlashSize Clamp(const VerticalSlashSize& size, int64_t kv_len) {
-  const auto clamp = [kv_len](int32_t value, int32_t least) {
-    return static_cast<int32_t>(
-        std::min<int64_t>(kv_len, std::max(value, least)));
+  const auto clamp = [&](int32_t value, int32_t least) {
+    if (!IsStatic(size)) value = std::max(value, least);
+    return static_cast<int32_t>(std::min<int64_t>(kv_len, value));
   };
   return {.vertical = clamp(size.vertical, kMinVertical),
-          .slash = clamp(size.slash, kMinSlash)};
+          .slash = clamp(size.slash, kMinSlash),
+          .forced_columns = size.forced_columns,
+          .forced_distances = size.forced_distances};
 }
 
 VerticalSlashIndex SelectVerticalSlash(absl::Span<const float> column_sums,
@@ -213,8 +225,9 @@ VerticalSlashIndex SelectVerticalSlash(absl::Span<const float> column_sums,
                                        const VerticalSlashSize& size) {
   const VerticalSlashSize clamped =
       Clamp(size, static_cast<int64_t>(column_sums.size()));
-  return {.verticals = Top(column_sums, clamped.vertical, kForcedColumns),
-          .slashes = Top(diagonal_sums, clamped.slash, kForcedDistances)};
+  return {
+      .verticals = Top(column_sums, clamped.vertical, clamped.forced_columns),
+      .slashes = Top(diagonal_sums, clamped.slash, clamped.forced_distances)};
 }
 
 absl::StatusOr<TilePlan> BuildVerticalSlashPlan(

@@ -18,18 +18,27 @@
 
 namespace overture::kernels {
 
+// How much one head keeps. The forced columns [0, forced_columns) and distances
+// [0, forced_distances) come before all others, whatever the probe says.
 struct VerticalSlashSize {
-  int32_t vertical = 1000;  // columns to keep, the 30 sinks included
-  int32_t slash = 6096;     // distances to keep, the 100 local ones included
+  int32_t vertical = 1000;         // columns to keep, forced ones included
+  int32_t slash = 6096;            // distances to keep, forced ones included
+  int32_t forced_columns = 30;     // attention sinks
+  int32_t forced_distances = 100;  // local band
   friend bool operator==(const VerticalSlashSize&,
                          const VerticalSlashSize&) = default;
 };
 
+// The size of a head that looks at no probe: sinks and a sliding window, an
+// A-shape. Nothing but forced columns and distances.
+VerticalSlashSize StaticSize(int32_t num_initial, int32_t num_local);
+bool IsStatic(const VerticalSlashSize& size);
+
 // Number of probe rows: min(64, segment length).
 inline constexpr int32_t kProbeRows = 64;
 
-// Raised to at least 30 and 50, lowered to at most kv_len, as the released
-// code does.
+// Raised to at least 30 and 50, as the released code does, unless IsStatic;
+// lowered to at most kv_len.
 VerticalSlashSize Clamp(const VerticalSlashSize& size, int64_t kv_len);
 
 struct VerticalSlashIndex {
@@ -38,9 +47,10 @@ struct VerticalSlashIndex {
 };
 
 // `column_sums` and `diagonal_sums` are one head's, [kv_len], from
-// ProbeAttention. Clamps `size` itself. Columns 0..29 and distances 0..99 come
+// ProbeAttention. Clamps `size` itself. The forced columns and distances come
 // before all others, as far as the size goes; ties go to the smaller index; NaN
-// ranks last. REQUIRES equal, non-zero lengths below 2^31.
+// ranks last. REQUIRES equal, non-zero lengths below 2^31, no negative forced
+// count and a forced distance.
 VerticalSlashIndex SelectVerticalSlash(absl::Span<const float> column_sums,
                                        absl::Span<const float> diagonal_sums,
                                        const VerticalSlashSize& size);

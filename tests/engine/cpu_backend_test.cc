@@ -20,6 +20,7 @@ using ::overture::testing::LoadedTinyModel;
 using ::overture::testing::MaxDifference;
 using ::overture::testing::NaiveForward;
 using ::overture::testing::NaiveMask;
+using ::overture::testing::NaivePair;
 using ::overture::testing::RandomTokens;
 using ::overture::testing::RecordedKv;
 using ::overture::testing::RecordedPrefill;
@@ -139,10 +140,56 @@ TEST(CpuBackendTest, AShapeEqualsTheNaiveForwardPassUnderItsMask) {
   // tile s the keys from the tile that holds s - 99.
   const SelectorSpec selector{
       .kind = SelectorSpec::Kind::kAShape, .num_initial = 64, .num_local = 100};
-  ExpectEqualsNaive({}, 400, selector, [](int64_t q, int64_t k) {
-    const int64_t s = q / 64 * 64;
-    return k < 64 || k >= (s - 99) / 64 * 64;
+  ExpectEqualsNaive({}, 400, selector, [](const NaivePair& at) {
+    const int64_t s = at.q / 64 * 64;
+    return at.k < 64 || at.k >= (s - 99) / 64 * 64;
   });
+}
+
+TEST(CpuBackendTest, EveryHeadKeepsWhatItsOwnSizesSay) {
+  // Heads that keep everything among A-shape heads of different sizes, so that
+  // the mask is known on paper: exact initial columns, and for query tile s the
+  // keys from the tile that holds s - (num_local - 1).
+  const auto initial = [](int32_t layer, int32_t head) {
+    return 5 + 20 * head + 3 * layer;
+  };
+  const auto local = [](int32_t layer, int32_t head) {
+    return 1 + 64 * ((head + 2 * layer) % 3);
+  };
+  const auto is_dense = [](int32_t layer, int32_t head) {
+    return (layer + head) % 4 == 3;
+  };
+  const TinyModelOptions options{.num_layers = 3};
+  HeadSizes::Table table(options.num_layers);
+  for (int32_t layer = 0; layer < options.num_layers; ++layer) {
+    for (int32_t head = 0; head < options.num_q_heads; ++head) {
+      table[layer].push_back(
+          is_dense(layer, head)
+              ? kernels::VerticalSlashSize{.vertical = 1 << 20,
+                                           .slash = 1 << 20}
+              : kernels::StaticSize(initial(layer, head), local(layer, head)));
+    }
+  }
+  SelectorSpec selector = VerticalSlash(1, 1, 256);
+  OVERTURE_ASSERT_OK_AND_ASSIGN(selector.head_sizes, HeadSizes::Create(table));
+  ExpectEqualsNaive(options, 400, selector, [&](const NaivePair& at) {
+    const int64_t s = at.q / 64 * 64;
+    const int64_t first =
+        std::max<int64_t>(0, s - local(at.layer, at.q_head) + 1) / 64 * 64;
+    return is_dense(at.layer, at.q_head) ||
+           at.k < initial(at.layer, at.q_head) || at.k >= first;
+  });
+}
+
+TEST(CpuBackendTest, SizesOfAnotherModelAreRefused) {
+  const LoadedTinyModel model({.num_layers = 2});
+  SelectorSpec selector = VerticalSlash(1, 1, 256);
+  OVERTURE_ASSERT_OK_AND_ASSIGN(selector.head_sizes,
+                                HeadSizes::Create({{{}, {}, {}, {}}}));
+  EXPECT_THAT(
+      RunPrefill(*NewBackend(model.files()), {1, 2, 3}, {.selector = selector}),
+      StatusIs(absl::StatusCode::kInvalidArgument,
+               HasSubstr("for 1 layers of 4 heads, the model has 2 of 4")));
 }
 
 TEST(CpuBackendTest, Bf16StaysWithinItsRounding) {

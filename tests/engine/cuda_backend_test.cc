@@ -21,6 +21,7 @@ namespace {
 using ::overture::testing::HarnessOptions;
 using ::overture::testing::LoadedTinyModel;
 using ::overture::testing::NaiveForward;
+using ::overture::testing::NaivePair;
 using ::overture::testing::RandomTokens;
 using ::overture::testing::RecordedKv;
 using ::overture::testing::RecordedPrefill;
@@ -132,9 +133,9 @@ TEST(CudaBackendTest, AShapeEqualsTheNaiveForwardPassUnderItsMask) {
   const std::vector<int32_t> tokens = RandomTokens(500, 320, 3);
   OVERTURE_ASSERT_OK_AND_ASSIGN(
       const NaiveForward naive,
-      RunNaiveLlama(model.files(), tokens, [](int64_t q, int64_t k) {
-        const int64_t s = q / 128 * 128;
-        return k < 64 || k >= (s - 99) / 64 * 64;
+      RunNaiveLlama(model.files(), tokens, [](const NaivePair& at) {
+        const int64_t s = at.q / 128 * 128;
+        return at.k < 64 || at.k >= (s - 99) / 64 * 64;
       }));
   const auto backend = OnGpu(model);
   OVERTURE_ASSERT_OK_AND_ASSIGN(

@@ -17,6 +17,7 @@ namespace {
 using ::overture::testing::LoadedTinyModel;
 using ::overture::testing::MaxDifference;
 using ::overture::testing::NaiveForward;
+using ::overture::testing::NaivePair;
 using ::overture::testing::RandomTokens;
 using ::overture::testing::RelativeRms;
 using ::overture::testing::RunNaiveLlama;
@@ -135,8 +136,8 @@ TEST_F(RaggedDecoderTest, HeadsHoldOtherRowsAndThePositionCountsOn) {
   };
   OVERTURE_ASSERT_OK_AND_ASSIGN(
       const NaiveForward naive,
-      RunNaiveLlama(model.files(), tokens, [&](int64_t q, int64_t k) {
-        return q < 40 || k == 40 || is_kept(k);
+      RunNaiveLlama(model.files(), tokens, [&](const NaivePair& at) {
+        return at.q < 40 || at.k == 40 || is_kept(at.k);
       }));
   const auto decoder = NewDecoder(model.files(), 40);
   for (int32_t head = 0; head < 2; ++head) {

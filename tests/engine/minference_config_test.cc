@@ -17,38 +17,35 @@ namespace {
 using ::overture::testing::IsOk;
 using ::overture::testing::StatusIs;
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-using Kind = SelectorSpec::Kind;
+using kernels::VerticalSlashSize;
 
-absl::StatusOr<MInferenceConfig> Parse(const std::string& text) {
+absl::StatusOr<HeadSizes> Parse(const std::string& text) {
   return ParseMInferenceConfig(text, "c.json", /*num_layers=*/2,
                                /*num_q_heads=*/3);
 }
 
 // Two layers, of which the second is `layer`.
-absl::StatusOr<MInferenceConfig> ParseLayer(const std::string& layer) {
+absl::StatusOr<HeadSizes> ParseLayer(const std::string& layer) {
   return Parse(absl::StrCat("[{}, ", layer, "]"));
 }
 
 TEST(MInferenceConfigTest, ReadsBothPatternsAndDefaultsMissingHeads) {
   OVERTURE_ASSERT_OK_AND_ASSIGN(
-      const MInferenceConfig config,
+      const HeadSizes sizes,
       Parse(R"([{"0": ["vertical_and_slash", 30, 800, 336]},
                 {"2": ["stream_llm", 100, 800, 0.97],
                  "1": ["vertical_and_slash", 3500, 100, 1e3]}])"));
-  ASSERT_EQ(config.heads.size(), 2);
-  ASSERT_EQ(config.heads[0].size(), 3);
-  ASSERT_EQ(config.heads[1].size(), 3);
-  const HeadPattern missing = {.vertical_slash = {1000, 6096}};
-  EXPECT_EQ(config.heads[0][0], (HeadPattern{.vertical_slash = {30, 800}}));
-  EXPECT_EQ(config.heads[0][1], missing);
-  EXPECT_EQ(config.heads[0][2], missing);
-  EXPECT_EQ(config.heads[1][0], missing);
-  EXPECT_EQ(config.heads[1][1], (HeadPattern{.vertical_slash = {3500, 100}}));
-  EXPECT_EQ(config.heads[1][2],
-            (HeadPattern{
-                .kind = Kind::kAShape, .num_initial = 100, .num_local = 800}));
+  ASSERT_EQ(sizes.num_layers(), 2);
+  const VerticalSlashSize missing = {1000, 6096};
+  EXPECT_THAT(sizes.layer(0),
+              ElementsAre(VerticalSlashSize{30, 800}, missing, missing));
+  // Sinks and window, and nothing that a probe chooses.
+  EXPECT_THAT(sizes.layer(1),
+              ElementsAre(missing, VerticalSlashSize{3500, 100},
+                          VerticalSlashSize{100, 800, 100, 800}));
 }
 
 TEST(MInferenceConfigTest, BlockSparseHeadsAreUnimplementedByName) {
@@ -130,9 +127,9 @@ TEST(MInferenceConfigTest, LoadsAFileAndNamesItInErrors) {
   const testing::TempDir dir;
   const std::string path = dir.Join("pattern.json");
   std::ofstream(path) << R"([{"0": ["stream_llm", 4, 8, 0]}])";
-  OVERTURE_ASSERT_OK_AND_ASSIGN(const MInferenceConfig config,
+  OVERTURE_ASSERT_OK_AND_ASSIGN(const HeadSizes sizes,
                                 LoadMInferenceConfig(path, 1, 1));
-  EXPECT_EQ(config.heads[0][0].num_local, 8);
+  EXPECT_THAT(sizes.layer(0), ElementsAre(kernels::StaticSize(4, 8)));
   EXPECT_THAT(LoadMInferenceConfig(path, 2, 1),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(path)));
   EXPECT_THAT(LoadMInferenceConfig(dir.Join("absent.json"), 1, 1),
@@ -170,18 +167,16 @@ TEST(MInferenceConfigTest, ReadsEveryPublishedFile) {
     }
     ASSERT_NE(shape, nullptr) << "a file this test does not know";
     OVERTURE_ASSERT_OK_AND_ASSIGN(
-        const MInferenceConfig config,
+        const HeadSizes sizes,
         LoadMInferenceConfig(entry.path(), shape->num_layers,
                              shape->num_q_heads));
     int num_a_shape = 0;
-    for (const auto& layer : config.heads) {
-      for (const HeadPattern& head : layer) {
-        if (head.kind == Kind::kAShape) {
-          ++num_a_shape;
-        } else {
-          EXPECT_GE(head.vertical_slash.vertical, 30);
-          EXPECT_GE(head.vertical_slash.slash, 100);
-        }
+    for (int32_t layer = 0; layer < sizes.num_layers(); ++layer) {
+      for (const VerticalSlashSize& size : sizes.layer(layer)) {
+        // Some (30, 100) heads would be static too; the files have none.
+        num_a_shape += kernels::IsStatic(size);
+        EXPECT_GE(size.vertical, 30);
+        EXPECT_GE(size.slash, 100);
       }
     }
     EXPECT_EQ(num_a_shape, shape->num_a_shape);

@@ -1,5 +1,8 @@
 #include "engine/selector_spec.h"
 
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/status_matchers.h"
 
@@ -7,7 +10,10 @@ namespace overture::engine {
 namespace {
 
 using ::overture::testing::StatusIs;
+using ::testing::Each;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::SizeIs;
 using Kind = SelectorSpec::Kind;
 
 TEST(SelectorSpecTest, TextsAreWhatCacheRootsHold) {
@@ -28,6 +34,40 @@ TEST(SelectorSpecTest, TextsTellParametersApart) {
   spec = {.kind = Kind::kVerticalSlash};
   spec.vertical_slash.slash = 100;
   EXPECT_NE(PolicyText(spec), plain);
+}
+
+HeadSizes TwoByTwo(const kernels::VerticalSlashSize& last) {
+  auto sizes = HeadSizes::Create({{{}, {30, 800}}, {{}, last}});
+  OVERTURE_CHECK(sizes.ok());
+  return *sizes;
+}
+
+TEST(SelectorSpecTest, AnotherTableOfSizesIsAnotherText) {
+  SelectorSpec spec{.kind = Kind::kVerticalSlash,
+                    .head_sizes = TwoByTwo({100, 800})};
+  const std::string text = PolicyText(spec);
+  EXPECT_EQ(text, absl::StrCat(
+                      "vertical_slash/2 heads=", spec.head_sizes.digest().Hex(),
+                      " segment=16384 pure aligned"));
+  SelectorSpec other = spec;
+  EXPECT_EQ(other, spec);
+  other.head_sizes = TwoByTwo(kernels::StaticSize(100, 800));
+  EXPECT_NE(PolicyText(other), text);
+  EXPECT_NE(other, spec);
+  other = spec;
+  other.segment_tokens = 512;
+  EXPECT_NE(PolicyText(other), text);
+}
+
+TEST(SelectorSpecTest, OneSizeIsEveryHeadsAndATableIsItsOwn) {
+  SelectorSpec spec{.kind = Kind::kVerticalSlash, .vertical_slash = {40, 200}};
+  EXPECT_THAT(SizesOfLayer(spec, 7, 3),
+              Each(kernels::VerticalSlashSize{40, 200}));
+  EXPECT_THAT(SizesOfLayer(spec, 7, 3), SizeIs(3));
+  spec.head_sizes = TwoByTwo({100, 800});
+  EXPECT_THAT(SizesOfLayer(spec, 1, 2),
+              ElementsAre(kernels::VerticalSlashSize{},
+                          kernels::VerticalSlashSize{100, 800}));
 }
 
 TEST(SelectorSpecTest, OnlyVerticalSlashLooksAhead) {
@@ -55,6 +95,10 @@ TEST(SelectorSpecTest, RefusalsNameFieldValueAndLimit) {
          "selector.segment_tokens is 0");
   expect({.kind = Kind::kVerticalSlash, .segment_tokens = 1 << 20},
          "must be in [256, 65536]");
+  expect({.kind = Kind::kVerticalSlash,
+          .vertical_slash = kernels::StaticSize(4, 64)},
+         "forces 4 columns and 64 distances, one size for all heads must force "
+         "30 and 100");
   expect({.kind = static_cast<Kind>(7)}, "selector.kind is 7");
 }
 

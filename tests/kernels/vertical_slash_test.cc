@@ -72,6 +72,14 @@ TEST(ClampTest, RaisesToTheForcedSizesAndLowersToTheLength) {
   EXPECT_EQ(Clamp({1, 1}, 1), (VerticalSlashSize{1, 1}));
 }
 
+TEST(ClampTest, RaisesNoStaticSize) {
+  EXPECT_EQ(Clamp(StaticSize(4, 8), 1000), StaticSize(4, 8));
+  EXPECT_EQ(Clamp(StaticSize(0, 1), 1000), StaticSize(0, 1));
+  EXPECT_EQ(Clamp(StaticSize(128, 3968), 1000).slash, 1000);
+  // One more than what is forced, and the probe has a say again.
+  EXPECT_EQ(Clamp({5, 8, 4, 8}, 1000), (VerticalSlashSize{30, 50, 4, 8}));
+}
+
 class SelectTest : public ::testing::Test {
  protected:
   std::vector<float> columns_ = std::vector<float>(500, 0.0f);
@@ -85,6 +93,22 @@ TEST_F(SelectTest, SinksAndLocalBandComeFirst) {
       SelectVerticalSlash(columns_, diagonals_, {31, 101});
   EXPECT_THAT(index.verticals, ElementsAreArray(Concat(Iota(30), {400})));
   EXPECT_THAT(index.slashes, ElementsAreArray(Concat(Iota(100), {300})));
+}
+
+TEST_F(SelectTest, ForcedCountsAreTheSizesOwn) {
+  columns_[400] = diagonals_[300] = 9;
+  const VerticalSlashIndex index =
+      SelectVerticalSlash(columns_, diagonals_, {41, 121, 40, 120});
+  EXPECT_THAT(index.verticals, ElementsAreArray(Concat(Iota(40), {400})));
+  EXPECT_THAT(index.slashes, ElementsAreArray(Concat(Iota(120), {300})));
+}
+
+TEST_F(SelectTest, AStaticHeadAsksNoScore) {
+  columns_[400] = diagonals_[300] = 9;
+  const VerticalSlashIndex index =
+      SelectVerticalSlash(columns_, diagonals_, StaticSize(0, 8));
+  EXPECT_THAT(index.verticals, ElementsAre());
+  EXPECT_THAT(index.slashes, ElementsAreArray(Iota(8)));
 }
 
 TEST_F(SelectTest, LargestScoresWinAndComeOutAscending) {

@@ -85,16 +85,19 @@ void AddTo(const Row& y, Row& x) {
   for (size_t i = 0; i < x.size(); ++i) x[i] += y[i];
 }
 
-// Attention of one query head at position `q` over keys 0 .. q.
+// Attention of one query head at position `at.q` over keys 0 .. at.q.
 Row Attend(const Row& query, const std::vector<Row>& keys,
-           const std::vector<Row>& values, int64_t q, const NaiveMask& mask) {
+           const std::vector<Row>& values, NaivePair at,
+           const NaiveMask& mask) {
+  const int64_t q = at.q;
   Row weights(q + 1, 0);
   double max = -INFINITY;
   for (int64_t k = 0; k <= q; ++k) {
+    at.k = k;
     double dot = 0;
     for (size_t i = 0; i < query.size(); ++i) dot += query[i] * keys[k][i];
     weights[k] = dot / std::sqrt(static_cast<double>(query.size()));
-    if (mask && !mask(q, k)) weights[k] = -INFINITY;
+    if (mask && !mask(at)) weights[k] = -INFINITY;
     max = std::fmax(max, weights[k]);
   }
   double sum = 0;
@@ -166,8 +169,9 @@ absl::StatusOr<NaiveForward> RunNaiveLlama(const ModelFiles& files,
     for (int64_t p = 0; p < n; ++p) {
       Row attended;
       for (int32_t h = 0; h < config.num_q_heads; ++h) {
+        const NaivePair at{.layer = layer, .q_head = h, .q = p, .k = 0};
         const Row head = Attend(out.q[layer][h][p], out.k[layer][h / group],
-                                out.v[layer][h / group], p, mask);
+                                out.v[layer][h / group], at, mask);
         attended.insert(attended.end(), head.begin(), head.end());
       }
       AddTo(Multiply(wo, attended), x[p]);

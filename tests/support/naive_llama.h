@@ -22,8 +22,16 @@ struct NaiveForward {
   std::vector<std::vector<std::vector<std::vector<double>>>> v;
 };
 
-// True if query position q attends to key position k <= q.
-using NaiveMask = std::function<bool(int64_t q, int64_t k)>;
+// A query position and a key position <= it.
+struct NaivePair {
+  int32_t layer;
+  int32_t q_head;
+  int64_t q;
+  int64_t k;
+};
+
+// True if the query attends to the key.
+using NaiveMask = std::function<bool(const NaivePair&)>;
 
 // Positions count from 0. A null mask is causal attention.
 absl::StatusOr<NaiveForward> RunNaiveLlama(const engine::ModelFiles& files,
