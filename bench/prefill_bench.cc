@@ -26,6 +26,7 @@
 #include "engine/backend.h"
 #include "engine/create_backend.h"
 #include "engine/decoder.h"
+#include "engine/minference_config.h"
 #include "engine/model_files.h"
 #include "engine/passive_waits.h"
 
@@ -36,6 +37,8 @@ ABSL_FLAG(std::string, tokens_file, "", "ids, one a line; the first --tokens");
 ABSL_FLAG(std::string, selector, "dense", "dense, a_shape or vertical_slash");
 ABSL_FLAG(int32_t, vertical, 1000, "columns per head, vertical_slash");
 ABSL_FLAG(int32_t, slash, 6096, "distances per head, vertical_slash");
+ABSL_FLAG(std::string, minference_config, "",
+          "pattern file of the model: sizes per head, vertical_slash");
 ABSL_FLAG(int64_t, segment, 16384, "segment length, vertical_slash");
 ABSL_FLAG(std::string, device, "cpu", "auto, cpu or cuda");
 ABSL_FLAG(std::string, compute, "auto", "auto, bf16 or f32");
@@ -85,7 +88,7 @@ absl::StatusOr<ComputeDType> ComputeFromFlag() {
       absl::StrCat("--compute is ", text, ", must be auto, bf16 or f32"));
 }
 
-absl::StatusOr<SelectorSpec> SelectorFromFlags() {
+absl::StatusOr<SelectorSpec> SelectorFromFlags(const ModelConfig& config) {
   const std::string text = absl::GetFlag(FLAGS_selector);
   SelectorSpec spec;
   spec.segment_tokens = absl::GetFlag(FLAGS_segment);
@@ -98,6 +101,16 @@ absl::StatusOr<SelectorSpec> SelectorFromFlags() {
   } else if (text != "dense") {
     return absl::InvalidArgumentError(absl::StrCat(
         "--selector is ", text, ", must be dense, a_shape or vertical_slash"));
+  }
+  if (const std::string path = absl::GetFlag(FLAGS_minference_config);
+      !path.empty()) {
+    if (spec.kind != SelectorSpec::Kind::kVerticalSlash) {
+      return absl::InvalidArgumentError(
+          "--minference_config goes with --selector vertical_slash");
+    }
+    OVERTURE_ASSIGN_OR_RETURN(
+        spec.head_sizes,
+        LoadMInferenceConfig(path, config.num_layers, config.num_q_heads));
   }
   return spec;
 }
@@ -204,7 +217,6 @@ absl::Status RunLength(const ModelFiles& files, Backend& backend,
 absl::Status Run() {
   Setting setting;
   OVERTURE_ASSIGN_OR_RETURN(setting.dtype, ComputeFromFlag());
-  OVERTURE_ASSIGN_OR_RETURN(setting.selector, SelectorFromFlags());
   OVERTURE_ASSIGN_OR_RETURN(const DeviceChoice device,
                             ParseDeviceChoice(absl::GetFlag(FLAGS_device)));
   OVERTURE_ASSIGN_OR_RETURN(const std::vector<int64_t> lengths,
@@ -212,6 +224,8 @@ absl::Status Run() {
   const Clock::time_point load_begin = Clock::now();
   OVERTURE_ASSIGN_OR_RETURN(const std::unique_ptr<ModelFiles> files,
                             LoadModelFiles(absl::GetFlag(FLAGS_model)));
+  OVERTURE_ASSIGN_OR_RETURN(setting.selector,
+                            SelectorFromFlags(files->config()));
   OVERTURE_ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend,
                             CreateBackend(*files, device, setting.dtype));
   std::printf("%s on %s, loaded in %.2f s\n", backend->numerics().c_str(),

@@ -29,6 +29,10 @@ absl::Status Info(const ServiceContext& context, v1::ServerInfo* out) {
       absl::ToInt64Milliseconds(context.limits.handle_ttl)));
   SelectorToProto(context.limits.default_selector,
                   out->mutable_default_selector());
+  if (const engine::HeadSizes& sizes = context.limits.head_sizes;
+      !sizes.empty()) {
+    out->set_head_sizes_digest(std::string(sizes.digest().AsStringView()));
+  }
   out->set_store(context.limits.store_name);
   const cache::KvCache::Stats stats = context.cache->stats();
   v1::CacheStats* cache = out->mutable_cache();

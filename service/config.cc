@@ -165,7 +165,15 @@ constexpr Option kOptions[] = {
        return absl::OkStatus();
      },
      "attention of requests that name none: dense,\n"
-     "a_shape[:initial,local] or vertical_slash[:v,s]"},
+     "a_shape[:initial,local], vertical_slash[:v,s] or\n"
+     "vertical_slash:per_head"},
+    {"minference_config", "",
+     [](absl::string_view v, Config* c) {
+       c->minference_config = std::string(v);
+       return absl::OkStatus();
+     },
+     "MInference's pattern file of this model: what\n"
+     "per_head asks for"},
     {"device", "auto",
      [](absl::string_view v, Config* c) -> absl::Status {
        const auto device = engine::ParseDeviceChoice(v);
@@ -305,6 +313,11 @@ absl::StatusOr<Config> ParseConfig(absl::Span<const std::string> args,
     return absl::InvalidArgumentError(
         "data_dir: required with store = rocksdb, see --help");
   }
+  if (config.selector.vertical_slash().per_head() &&
+      config.minference_config.empty()) {
+    return absl::InvalidArgumentError(
+        "selector: vertical_slash:per_head needs minference_config");
+  }
   for (const std::string& address : config.listen) {
     if (!config.allow_insecure_remote && !IsLocalAddress(address)) {
       return absl::InvalidArgumentError(absl::StrCat(
@@ -405,7 +418,12 @@ absl::StatusOr<int64_t> ParseBytes(absl::string_view text) {
   return value << shift;
 }
 
-absl::StatusOr<engine::SelectorSpec> ParseSelector(absl::string_view text) {
+absl::StatusOr<v1::Selector> ParseSelector(absl::string_view text) {
+  v1::Selector selector;
+  if (text == "vertical_slash:per_head") {
+    selector.mutable_vertical_slash()->set_per_head(true);
+    return selector;
+  }
   const std::vector<absl::string_view> parts = absl::StrSplit(text, ':');
   engine::SelectorSpec spec;
   int32_t* first = nullptr;
@@ -422,8 +440,8 @@ absl::StatusOr<engine::SelectorSpec> ParseSelector(absl::string_view text) {
     second = &spec.vertical_slash.slash;
   } else {
     return absl::InvalidArgumentError(
-        "must be dense, a_shape[:initial,local] or "
-        "vertical_slash[:vertical,slash]");
+        "must be dense, a_shape[:initial,local], "
+        "vertical_slash[:vertical,slash] or vertical_slash:per_head");
   }
   if (parts.size() > 1) {
     const std::vector<absl::string_view> sizes = absl::StrSplit(parts[1], ',');
@@ -435,7 +453,8 @@ absl::StatusOr<engine::SelectorSpec> ParseSelector(absl::string_view text) {
     }
   }
   OVERTURE_RETURN_IF_ERROR(engine::Validate(spec));
-  return spec;
+  SelectorToProto(spec, &selector);
+  return selector;
 }
 
 }  // namespace overture::service

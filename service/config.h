@@ -21,7 +21,7 @@
 #include "absl/types/span.h"
 #include "engine/backend.h"
 #include "engine/create_backend.h"
-#include "engine/selector_spec.h"
+#include "overture/v1/common.pb.h"
 
 namespace overture::service {
 
@@ -42,7 +42,8 @@ struct Config {
   int32_t max_handles = 0;
   int64_t max_view_bytes = 0;
   absl::Duration handle_ttl;
-  engine::SelectorSpec selector;
+  v1::Selector selector;          // has a kind
+  std::string minference_config;  // empty: none
   engine::DeviceChoice device = engine::DeviceChoice::kAuto;
   engine::ComputeDType dtype = engine::ComputeDType::kAuto;
   int32_t threads = 0;  // 0: OpenMP's choice
@@ -76,7 +77,8 @@ bool IsLocalAddress(absl::string_view address);
 // "512", "64KiB", "20GiB": bytes.
 absl::StatusOr<int64_t> ParseBytes(absl::string_view text);
 
-// "dense", "a_shape[:initial,local]", "vertical_slash[:vertical,slash]".
-absl::StatusOr<engine::SelectorSpec> ParseSelector(absl::string_view text);
+// "dense", "a_shape[:initial,local]", "vertical_slash[:vertical,slash]",
+// "vertical_slash:per_head".
+absl::StatusOr<v1::Selector> ParseSelector(absl::string_view text);
 
 }  // namespace overture::service

@@ -15,6 +15,7 @@
 #include "base/hash.h"
 #include "cache/kv_cache.h"
 #include "engine/engine.h"
+#include "engine/head_sizes.h"
 #include "engine/selector_spec.h"
 #include "engine/tokenizer.h"
 #include "overture/v1/common.pb.h"
@@ -72,6 +73,7 @@ struct ModelIdentity {
 struct ServiceLimits {
   absl::Duration handle_ttl = absl::Minutes(10);
   engine::SelectorSpec default_selector;
+  engine::HeadSizes head_sizes;       // of the model; empty: none
   std::string store_name = "memory";  // "rocksdb" or "memory"
   int64_t max_store_bytes = 0;
 };

@@ -12,7 +12,8 @@ static_assert(static_cast<int>(DType::kF16) == v1::DTYPE_F16);
 static_assert(static_cast<int>(DType::kBF16) == v1::DTYPE_BF16);
 
 absl::StatusOr<engine::SelectorSpec> SelectorFromProto(
-    const v1::Selector& selector, const engine::SelectorSpec& fallback) {
+    const v1::Selector& selector, const engine::SelectorSpec& fallback,
+    const engine::HeadSizes& head_sizes) {
   using Kind = engine::SelectorSpec::Kind;
   engine::SelectorSpec spec;
   spec.segment_tokens = fallback.segment_tokens;
@@ -30,6 +31,20 @@ absl::StatusOr<engine::SelectorSpec> SelectorFromProto(
     case v1::Selector::kVerticalSlash: {
       spec.kind = Kind::kVerticalSlash;
       const auto& size = selector.vertical_slash();
+      if (size.per_head()) {
+        if (size.vertical() != 0 || size.slash() != 0) {
+          return absl::InvalidArgumentError(absl::StrCat(
+              "selector.vertical_slash: per_head and sizes (vertical ",
+              size.vertical(), ", slash ", size.slash(),
+              ") exclude each other"));
+        }
+        if (head_sizes.empty()) {
+          return absl::FailedPreconditionError(
+              "selector.vertical_slash.per_head: this server holds no sizes "
+              "per head, it was started without minference_config");
+        }
+        spec.head_sizes = head_sizes;
+      }
       if (size.vertical() != 0) spec.vertical_slash.vertical = size.vertical();
       if (size.slash() != 0) spec.vertical_slash.slash = size.slash();
       break;
@@ -50,6 +65,10 @@ void SelectorToProto(const engine::SelectorSpec& spec, v1::Selector* out) {
       out->mutable_a_shape()->set_num_local(spec.num_local);
       break;
     case engine::SelectorSpec::Kind::kVerticalSlash:
+      if (!spec.head_sizes.empty()) {
+        out->mutable_vertical_slash()->set_per_head(true);
+        break;
+      }
       out->mutable_vertical_slash()->set_vertical(spec.vertical_slash.vertical);
       out->mutable_vertical_slash()->set_slash(spec.vertical_slash.slash);
       break;

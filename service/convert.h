@@ -15,6 +15,7 @@
 #include "base/kv_layout.h"
 #include "compress/view.h"
 #include "engine/engine.h"
+#include "engine/head_sizes.h"
 #include "engine/selector_spec.h"
 #include "overture/v1/common.pb.h"
 #include "overture/v1/prefill.pb.h"
@@ -24,9 +25,11 @@ namespace overture::service {
 inline constexpr int32_t kMaxPriority = 100;
 inline constexpr absl::Duration kMaxHandleTtl = absl::Hours(24);
 
-// A selector without a kind is `fallback`.
+// A selector without a kind is `fallback`; one that asks for the model's sizes
+// per head gets `head_sizes`, FAILED_PRECONDITION if these are empty.
 absl::StatusOr<engine::SelectorSpec> SelectorFromProto(
-    const v1::Selector& selector, const engine::SelectorSpec& fallback);
+    const v1::Selector& selector, const engine::SelectorSpec& fallback,
+    const engine::HeadSizes& head_sizes);
 void SelectorToProto(const engine::SelectorSpec& spec, v1::Selector* out);
 
 // Nothing if `view` has no kind.

@@ -52,7 +52,8 @@ absl::Status LookUp(const ServiceContext& context,
   }
   OVERTURE_ASSIGN_OR_RETURN(
       const engine::SelectorSpec selector,
-      SelectorFromProto(request.selector(), context.limits.default_selector));
+      SelectorFromProto(request.selector(), context.limits.default_selector,
+                        context.limits.head_sizes));
   const cache::ChainPolicy policy = context.engine->ChainPolicyFor(selector);
   response->set_num_tokens(num_tokens);
   response->set_matched_tokens(

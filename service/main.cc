@@ -30,10 +30,13 @@
 #include "engine/backend.h"
 #include "engine/create_backend.h"
 #include "engine/engine.h"
+#include "engine/head_sizes.h"
+#include "engine/minference_config.h"
 #include "engine/model_files.h"
 #include "engine/passive_waits.h"
 #include "engine/tokenizer.h"
 #include "service/config.h"
+#include "service/convert.h"
 #include "service/server.h"
 
 namespace overture::service {
@@ -167,6 +170,21 @@ absl::Status Serve(const Config& config, const sigset_t& stop_signals) {
   steps.Done(absl::StrCat("read the model ", name, ", architecture ",
                           files->config().architecture));
 
+  // Before the weights, which take long: a wrong file is told at once.
+  engine::HeadSizes head_sizes;
+  if (!config.minference_config.empty()) {
+    OVERTURE_ASSIGN_OR_RETURN(
+        head_sizes, engine::LoadMInferenceConfig(config.minference_config,
+                                                 files->config().num_layers,
+                                                 files->config().num_q_heads));
+    steps.Done(absl::StrCat("read sizes per head from ",
+                            config.minference_config, ", digest ",
+                            head_sizes.digest().Hex()));
+  }
+  OVERTURE_ASSIGN_OR_RETURN(
+      const engine::SelectorSpec default_selector,
+      SelectorFromProto(config.selector, engine::SelectorSpec(), head_sizes));
+
   OVERTURE_ASSIGN_OR_RETURN(const std::unique_ptr<engine::Tokenizer> tokenizer,
                             LoadTokenizer(config.model));
   steps.Done("read the tokenizer");
@@ -202,7 +220,8 @@ absl::Status Serve(const Config& config, const sigset_t& stop_signals) {
   ServerOptions options{
       .listen = config.listen,
       .limits = {.handle_ttl = config.handle_ttl,
-                 .default_selector = config.selector,
+                 .default_selector = default_selector,
+                 .head_sizes = head_sizes,
                  .store_name = config.rocksdb ? "rocksdb" : "memory",
                  .max_store_bytes = store.max_bytes},
       .max_queued = config.max_queued,

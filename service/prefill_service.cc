@@ -123,7 +123,8 @@ absl::StatusOr<engine::PrefillRequest> PrefillCall::Prepare() {
     fallback = turn_->record().selector;
   }
   OVERTURE_ASSIGN_OR_RETURN(out.selector,
-                            SelectorFromProto(request_.selector(), fallback));
+                            SelectorFromProto(request_.selector(), fallback,
+                                              context_.limits.head_sizes));
   if (in_session && !(out.selector == fallback)) {
     return absl::InvalidArgumentError(absl::StrCat(
         "selector: ", engine::PolicyText(out.selector),

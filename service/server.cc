@@ -63,7 +63,8 @@ Server::Server(const ServerOptions& options, const ServerParts& parts)
                 .now = options.now}),
       sessions_(parts.cache,
                 {.max_unstored_bytes = options.max_unstored_session_bytes,
-                 .now = options.now}),
+                 .now = options.now,
+                 .head_sizes = options.limits.head_sizes}),
       prefill_pool_(std::make_unique<ThreadPool>(
           options.max_queued + 1, options.on_prefill_thread_start)),
       fetch_pool_(std::make_unique<ThreadPool>(options.fetch_threads)),

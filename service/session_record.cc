@@ -5,6 +5,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/hash.h"
+#include "base/status_macros.h"
 
 namespace overture::service {
 namespace {
@@ -34,7 +35,12 @@ T Take(absl::string_view& bytes) {
   return static_cast<T>(bits);
 }
 
-constexpr size_t kFixedBodyBytes = 8 + 4 + 8 + 8 + 4 + 4 * 4 + 8 + 8;
+constexpr size_t kDigestBytes = sizeof(Sha256Digest::bytes);
+
+// Without tokens. Version 1 had no digest.
+constexpr size_t FixedBodyBytes(uint16_t version) {
+  return 8 + 4 + 8 + 8 + 4 + 4 * 4 + 8 + 8 + (version > 1 ? kDigestBytes : 0);
+}
 
 absl::Status Damaged(absl::string_view what) {
   return absl::DataLossError(absl::StrCat("session record: ", what));
@@ -44,7 +50,8 @@ absl::Status Damaged(absl::string_view what) {
 
 std::string EncodeSessionRecord(const SessionRecord& record) {
   std::string body;
-  body.reserve(kFixedBodyBytes + 4 * record.tokens.size());
+  body.reserve(FixedBodyBytes(kSessionRecordVersion) +
+               4 * record.tokens.size());
   Put<uint64_t>(body, record.incarnation);
   Put<int32_t>(body, record.num_turns);
   Put<int64_t>(body, record.created_unix_ms);
@@ -56,6 +63,8 @@ std::string EncodeSessionRecord(const SessionRecord& record) {
   Put<int32_t>(body, selector.vertical_slash.vertical);
   Put<int32_t>(body, selector.vertical_slash.slash);
   Put<int64_t>(body, selector.segment_tokens);
+  const Sha256Digest digest = selector.head_sizes.digest();
+  body.append(digest.AsStringView().data(), kDigestBytes);
   Put<uint64_t>(body, record.tokens.size());
   for (int32_t id : record.tokens) Put<int32_t>(body, id);
 
@@ -68,21 +77,22 @@ std::string EncodeSessionRecord(const SessionRecord& record) {
   return out;
 }
 
-absl::StatusOr<SessionRecord> DecodeSessionRecord(absl::string_view bytes) {
+absl::StatusOr<SessionRecord> DecodeSessionRecord(
+    absl::string_view bytes, const engine::HeadSizes& head_sizes) {
   if (bytes.size() < kHeaderBytes || bytes.substr(0, kMagic.size()) != kMagic) {
     return Damaged("no header");
   }
   bytes.remove_prefix(kMagic.size());
   const uint16_t version = Take<uint16_t>(bytes);
-  if (version != kSessionRecordVersion) {
+  if (version < 1 || version > kSessionRecordVersion) {
     return absl::UnimplementedError(
         absl::StrCat("session record: version ", version,
-                     ", this server reads ", kSessionRecordVersion));
+                     ", this server reads 1 to ", kSessionRecordVersion));
   }
   Take<uint16_t>(bytes);
   const uint64_t checksum = Take<uint64_t>(bytes);
   if (checksum != Xxh3(bytes)) return Damaged("checksum differs");
-  if (bytes.size() < kFixedBodyBytes) return Damaged("short body");
+  if (bytes.size() < FixedBodyBytes(version)) return Damaged("short body");
 
   SessionRecord record;
   record.incarnation = Take<uint64_t>(bytes);
@@ -101,6 +111,21 @@ absl::StatusOr<SessionRecord> DecodeSessionRecord(absl::string_view bytes) {
   selector.vertical_slash.vertical = Take<int32_t>(bytes);
   selector.vertical_slash.slash = Take<int32_t>(bytes);
   selector.segment_tokens = Take<int64_t>(bytes);
+  if (version > 1) {
+    OVERTURE_ASSIGN_OR_RETURN(const Sha256Digest digest,
+                              DigestFromBytes(bytes.substr(0, kDigestBytes)));
+    bytes.remove_prefix(kDigestBytes);
+    if (digest == head_sizes.digest()) {
+      selector.head_sizes = head_sizes;
+    } else if (digest != Sha256Digest()) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "session record: runs by sizes per head with digest ", digest.Hex(),
+          head_sizes.empty()
+              ? ", this server holds none"
+              : absl::StrCat(", this server's are ", head_sizes.digest().Hex()),
+          "; start it with the minference_config of then"));
+    }
+  }
   const uint64_t num_tokens = Take<uint64_t>(bytes);
   if (bytes.size() % 4 != 0 || num_tokens != bytes.size() / 4) {
     return Damaged(

@@ -2,7 +2,8 @@
 // docs/session_format.md draws them. Plain data, no state: thread-safe.
 //
 // Decode believes nothing: DATA_LOSS for bytes that are short, long, damaged
-// or inconsistent, UNIMPLEMENTED for another version.
+// or inconsistent, UNIMPLEMENTED for another version; FAILED_PRECONDITION if
+// the session runs by sizes per head that this server does not hold.
 #pragma once
 
 #include <cstdint>
@@ -11,12 +12,13 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "engine/head_sizes.h"
 #include "engine/selector_spec.h"
 
 namespace overture::service {
 
 // Do not reuse a number; add versions at the end.
-inline constexpr uint16_t kSessionRecordVersion = 1;
+inline constexpr uint16_t kSessionRecordVersion = 2;
 
 struct SessionRecord {
   // Random, made at creation: a session that was deleted and made again under
@@ -31,6 +33,9 @@ struct SessionRecord {
 };
 
 std::string EncodeSessionRecord(const SessionRecord& record);
-absl::StatusOr<SessionRecord> DecodeSessionRecord(absl::string_view bytes);
+// The bytes name sizes per head by their digest: `head_sizes` are the server's,
+// empty if it holds none. Reads version 1, too.
+absl::StatusOr<SessionRecord> DecodeSessionRecord(
+    absl::string_view bytes, const engine::HeadSizes& head_sizes = {});
 
 }  // namespace overture::service

@@ -35,7 +35,8 @@ absl::Status Create(const ServiceContext& context,
   }
   OVERTURE_ASSIGN_OR_RETURN(
       const engine::SelectorSpec selector,
-      SelectorFromProto(request.selector(), context.limits.default_selector));
+      SelectorFromProto(request.selector(), context.limits.default_selector,
+                        context.limits.head_sizes));
   OVERTURE_ASSIGN_OR_RETURN(const std::string id,
                             context.sessions->Create(request.id(), selector));
   OVERTURE_ASSIGN_OR_RETURN(const SessionRecord record,

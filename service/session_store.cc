@@ -57,7 +57,8 @@ absl::StatusOr<SessionRecord> SessionStore::Get(absl::string_view id) {
     if (!stored.ok()) return WithContext(stored.status(), Context(id));
     bytes = *std::move(stored);
   }
-  absl::StatusOr<SessionRecord> record = DecodeSessionRecord(bytes);
+  absl::StatusOr<SessionRecord> record =
+      DecodeSessionRecord(bytes, options_.head_sizes);
   if (!record.ok()) return WithContext(record.status(), Context(id));
   return record;
 }

@@ -14,7 +14,8 @@
 //
 // Errors: NOT_FOUND (unknown), ALREADY_EXISTS, ABORTED, RESOURCE_EXHAUSTED
 // (number of sessions, or too much unstored history), DATA_LOSS (damaged
-// record), and what the store says.
+// record), FAILED_PRECONDITION (it runs by sizes per head that this server does
+// not hold; it can be deleted all the same), and what the store says.
 #pragma once
 
 #include <cstdint>
@@ -45,6 +46,7 @@ class SessionStore {
     // History held in memory because the disk would not take it.
     int64_t max_unstored_bytes = int64_t{64} << 20;
     std::function<absl::Time()> now = absl::Now;
+    engine::HeadSizes head_sizes;  // that sessions may run by; empty: none
   };
 
   // `cache` outlives the store.

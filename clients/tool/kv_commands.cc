@@ -31,6 +31,9 @@ std::string SelectorText(const v1::Selector& selector) {
       return absl::StrCat("a_shape:", selector.a_shape().num_initial(), ",",
                           selector.a_shape().num_local());
     case v1::Selector::kVerticalSlash:
+      if (selector.vertical_slash().per_head()) {
+        return "vertical_slash:per_head";
+      }
       return absl::StrCat(
           "vertical_slash:", selector.vertical_slash().vertical(), ",",
           selector.vertical_slash().slash());
@@ -235,6 +238,8 @@ absl::Status RunInfo(CommandArgs args) {
            {"backend", model.backend()}}},
          {"max_prompt_tokens", info.max_prompt_tokens()},
          {"default_selector", SelectorText(info.default_selector())},
+         {"head_sizes_digest",
+          absl::BytesToHexString(info.head_sizes_digest())},
          {"store", info.store()},
          {"cache",
           {{"spans", cache.num_spans()},
@@ -257,6 +262,10 @@ absl::Status RunInfo(CommandArgs args) {
                model.architecture(), model.compute_dtype(), model.backend());
   absl::PrintF("KV         %s\n", LayoutText(model.kv_layout()));
   absl::PrintF("limits     %d tokens per prompt\n", info.max_prompt_tokens());
+  absl::PrintF("attention  %s unless asked otherwise, %s\n",
+               SelectorText(info.default_selector()),
+               info.head_sizes_digest().empty() ? "no sizes per head"
+                                                : "sizes per head on request");
   absl::PrintF("store      %s: %d spans, %s of %s, %d sessions\n", info.store(),
                cache.num_spans(), FormatBytes(cache.stored_bytes()),
                FormatBytes(cache.max_bytes()), cache.num_sessions());

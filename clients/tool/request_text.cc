@@ -51,6 +51,11 @@ absl::StatusOr<v1::Selector> ParseSelector(absl::string_view text) {
     selector.mutable_dense();
     return selector;
   }
+  if (name == "vertical_slash" && arguments.size() == 1 &&
+      arguments[0] == "per_head") {
+    selector.mutable_vertical_slash()->set_per_head(true);
+    return selector;
+  }
   const bool two = arguments.size() == 2;
   int32_t first = 0;
   int32_t second = 0;
@@ -70,8 +75,8 @@ absl::StatusOr<v1::Selector> ParseSelector(absl::string_view text) {
   }
   return absl::InvalidArgumentError(
       absl::StrCat("selector '", text,
-                   "' must be dense, a_shape:INITIAL,LOCAL, vertical_slash or "
-                   "vertical_slash:VERTICAL,SLASH"));
+                   "' must be dense, a_shape:INITIAL,LOCAL, vertical_slash, "
+                   "vertical_slash:VERTICAL,SLASH or vertical_slash:per_head"));
 }
 
 absl::StatusOr<v1::ViewSpec> ParseView(absl::string_view text) {

@@ -33,11 +33,17 @@ TEST(ParseSelectorTest, EveryKindIsRead) {
   OVERTURE_ASSERT_OK_AND_ASSIGN(v1::Selector plain,
                                 ParseSelector("vertical_slash"));
   EXPECT_TRUE(plain.has_vertical_slash());
+  EXPECT_FALSE(plain.vertical_slash().per_head());
+  OVERTURE_ASSERT_OK_AND_ASSIGN(v1::Selector heads,
+                                ParseSelector("vertical_slash:per_head"));
+  EXPECT_TRUE(heads.vertical_slash().per_head());
+  EXPECT_EQ(heads.vertical_slash().vertical(), 0);
 }
 
 TEST(ParseSelectorTest, WhatIsNoSelectorIsNamed) {
-  for (const char* text : {"", "sparse", "dense:1", "a_shape", "a_shape:1",
-                           "a_shape:1,2,3", "vertical_slash:1"}) {
+  for (const char* text :
+       {"", "sparse", "dense:1", "a_shape", "a_shape:1", "a_shape:1,2,3",
+        "vertical_slash:1", "a_shape:per_head"}) {
     EXPECT_THAT(ParseSelector(text).status(),
                 StatusIs(kInvalid, HasSubstr("must be dense")))
         << text;

@@ -36,7 +36,7 @@ TEST(ConfigTest, DefaultsAreSafe) {
   EXPECT_EQ(config.max_queued, 64);
   EXPECT_EQ(config.handle_ttl, absl::Minutes(10));
   EXPECT_EQ(config.grace, absl::Seconds(10));
-  EXPECT_EQ(config.selector, engine::SelectorSpec());
+  EXPECT_TRUE(config.selector.has_dense());
   EXPECT_EQ(config.device, engine::DeviceChoice::kAuto);
   EXPECT_EQ(config.dtype, engine::ComputeDType::kAuto);
 }
@@ -90,6 +90,17 @@ TEST(ConfigTest, WhatHasNoDefaultIsRequired) {
   OVERTURE_EXPECT_OK(Parse({"--model=m", "--store=memory"}).status());
 }
 
+TEST(ConfigTest, ADefaultOfSizesPerHeadNeedsTheirFile) {
+  const std::string flag = "--selector=vertical_slash:per_head";
+  EXPECT_THAT(Parse({"--model=m", "--store=memory", flag}),
+              StatusIs(kBad, HasSubstr("needs minference_config")));
+  OVERTURE_ASSERT_OK_AND_ASSIGN(const Config config,
+                                Parse({"--model=m", "--store=memory", flag,
+                                       "--minference-config=p.json"}));
+  EXPECT_EQ(config.minference_config, "p.json");
+  EXPECT_TRUE(config.selector.vertical_slash().per_head());
+}
+
 TEST(ConfigTest, OtherMachinesNeedConsent) {
   for (const char* address :
        {"0.0.0.0:1", "[::]:1", "192.168.0.7:1", "example.org:1",
@@ -114,7 +125,7 @@ TEST(ConfigTest, HelpIsOneScreenAndNamesEveryOption) {
   for (const std::string& line : lines) EXPECT_LE(line.size(), 80u) << line;
   for (const char* name :
        {"model", "listen", "store", "max_store_bytes", "handle_ttl", "selector",
-        "device", "dtype", "grace"}) {
+        "minference_config", "device", "dtype", "grace"}) {
     EXPECT_THAT(HelpText(), HasSubstr(std::string(" ") + name + "="));
   }
   OVERTURE_ASSERT_OK_AND_ASSIGN(const Config config, Parse({"--help"}));
@@ -158,17 +169,22 @@ TEST(ConfigTest, ByteSizesHaveUnits) {
 }
 
 TEST(ConfigTest, SelectorsCarryTheirSizes) {
-  OVERTURE_ASSERT_OK_AND_ASSIGN(const engine::SelectorSpec vs,
+  OVERTURE_ASSERT_OK_AND_ASSIGN(const v1::Selector vs,
                                 ParseSelector("vertical_slash:500,800"));
-  EXPECT_EQ(vs.kind, engine::SelectorSpec::Kind::kVerticalSlash);
-  EXPECT_EQ(vs.vertical_slash.vertical, 500);
-  EXPECT_EQ(vs.vertical_slash.slash, 800);
-  OVERTURE_ASSERT_OK_AND_ASSIGN(const engine::SelectorSpec a,
+  EXPECT_EQ(vs.vertical_slash().vertical(), 500);
+  EXPECT_EQ(vs.vertical_slash().slash(), 800);
+  EXPECT_FALSE(vs.vertical_slash().per_head());
+  OVERTURE_ASSERT_OK_AND_ASSIGN(const v1::Selector a,
                                 ParseSelector("a_shape:4,64"));
-  EXPECT_EQ(a.num_initial, 4);
-  EXPECT_EQ(a.num_local, 64);
-  for (const char* bad : {"", "sparse", "dense:1,2", "a_shape:1",
-                          "a_shape:1,2,3", "a_shape:x,1", "a_shape:1,2:3"}) {
+  EXPECT_EQ(a.a_shape().num_initial(), 4);
+  EXPECT_EQ(a.a_shape().num_local(), 64);
+  OVERTURE_ASSERT_OK_AND_ASSIGN(const v1::Selector heads,
+                                ParseSelector("vertical_slash:per_head"));
+  EXPECT_TRUE(heads.vertical_slash().per_head());
+  for (const char* bad :
+       {"", "sparse", "dense:1,2", "a_shape:1", "a_shape:1,2,3", "a_shape:x,1",
+        "a_shape:1,2:3", "a_shape:per_head", "vertical_slash:0,1",
+        "vertical_slash:per_head,1"}) {
     EXPECT_FALSE(ParseSelector(bad).ok()) << bad;
   }
 }

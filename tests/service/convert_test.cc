@@ -17,7 +17,7 @@ TEST(ConvertTest, SelectorsGoBothWays) {
   v1::Selector selector;
   selector.mutable_vertical_slash()->set_vertical(700);
   OVERTURE_ASSERT_OK_AND_ASSIGN(const engine::SelectorSpec spec,
-                                SelectorFromProto(selector, fallback));
+                                SelectorFromProto(selector, fallback, {}));
   EXPECT_EQ(spec.kind, engine::SelectorSpec::Kind::kVerticalSlash);
   EXPECT_EQ(spec.vertical_slash.vertical, 700);
   EXPECT_EQ(spec.vertical_slash.slash, 6096) << "0 takes the default";
@@ -27,23 +27,52 @@ TEST(ConvertTest, SelectorsGoBothWays) {
   EXPECT_EQ(back.vertical_slash().slash(), 6096);
 }
 
+TEST(ConvertTest, SizesPerHeadAreTheServersOwn) {
+  OVERTURE_ASSERT_OK_AND_ASSIGN(
+      const engine::HeadSizes sizes,
+      engine::HeadSizes::Create({{{30, 800}, {3500, 100}}}));
+  v1::Selector selector;
+  selector.mutable_vertical_slash()->set_per_head(true);
+  OVERTURE_ASSERT_OK_AND_ASSIGN(const engine::SelectorSpec spec,
+                                SelectorFromProto(selector, {}, sizes));
+  EXPECT_EQ(spec.kind, engine::SelectorSpec::Kind::kVerticalSlash);
+  EXPECT_EQ(spec.head_sizes, sizes);
+  v1::Selector back;
+  SelectorToProto(spec, &back);
+  EXPECT_EQ(back.SerializeAsString(), selector.SerializeAsString());
+
+  EXPECT_THAT(SelectorFromProto(selector, {}, {}),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("started without minference_config")));
+  selector.mutable_vertical_slash()->set_slash(800);
+  EXPECT_THAT(SelectorFromProto(selector, {}, sizes),
+              StatusIs(kBad, HasSubstr("per_head and sizes (vertical 0, slash "
+                                       "800) exclude each other")));
+  // Who does not ask does not get them.
+  selector.mutable_vertical_slash()->set_per_head(false);
+  OVERTURE_ASSERT_OK_AND_ASSIGN(const engine::SelectorSpec one,
+                                SelectorFromProto(selector, {}, sizes));
+  EXPECT_TRUE(one.head_sizes.empty());
+}
+
 TEST(ConvertTest, NoSelectorIsTheFallback) {
   engine::SelectorSpec fallback;
   fallback.kind = engine::SelectorSpec::Kind::kAShape;
   fallback.num_local = 77;
-  OVERTURE_ASSERT_OK_AND_ASSIGN(const engine::SelectorSpec spec,
-                                SelectorFromProto(v1::Selector(), fallback));
+  OVERTURE_ASSERT_OK_AND_ASSIGN(
+      const engine::SelectorSpec spec,
+      SelectorFromProto(v1::Selector(), fallback, {}));
   EXPECT_EQ(spec, fallback);
 }
 
 TEST(ConvertTest, AShapeSizesAreTakenAsTheyAre) {
   v1::Selector selector;
   selector.mutable_a_shape()->set_num_local(0);
-  EXPECT_THAT(SelectorFromProto(selector, {}),
+  EXPECT_THAT(SelectorFromProto(selector, {}, {}),
               StatusIs(kBad, HasSubstr("selector: ")));
   selector.mutable_a_shape()->set_num_local(1);
   OVERTURE_ASSERT_OK_AND_ASSIGN(const engine::SelectorSpec spec,
-                                SelectorFromProto(selector, {}));
+                                SelectorFromProto(selector, {}, {}));
   EXPECT_EQ(spec.num_initial, 0);
   EXPECT_EQ(spec.num_local, 1);
 }

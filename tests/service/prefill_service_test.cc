@@ -2,6 +2,7 @@
 
 #include <thread>
 
+#include "base/check.h"
 #include "tests/service/harness.h"
 
 namespace overture::service {
@@ -58,6 +59,38 @@ TEST(PrefillServiceTest, ASecondPromptReusesTheFirstOnesBlocks) {
   v1::PrefillRequest fresh = TokensRequest(Ids(700));
   fresh.set_reuse(v1::PrefillRequest::REUSE_NONE);
   EXPECT_EQ(RunPrefill(harness, fresh).done().stats().reused_tokens(), 0);
+}
+
+// Of the fake model's shape: three layers of two heads.
+engine::HeadSizes FakeSizes(int32_t vertical) {
+  auto sizes = engine::HeadSizes::Create(
+      {{{vertical, 800}, {}}, {{}, {}}, {{}, kernels::StaticSize(4, 64)}});
+  OVERTURE_CHECK(sizes.ok());
+  return *sizes;
+}
+
+TEST(PrefillServiceTest, SizesPerHeadRunAndAreAProvenanceOfTheirOwn) {
+  Harness::Options options = Harness::Defaults();
+  options.server.limits.head_sizes = FakeSizes(30);
+  Harness harness(options);
+  v1::PrefillRequest request = TokensRequest(Ids(600));
+  RunPrefill(harness, request);
+  request.mutable_selector()->mutable_vertical_slash()->set_per_head(true);
+  const PrefillAnswer answer = RunPrefill(harness, request);
+  ASSERT_THAT(answer.status, HasCode(grpc::StatusCode::OK));
+  EXPECT_THAT(answer.done().stats().attention_policy(),
+              HasSubstr(FakeSizes(30).digest().Hex()));
+  EXPECT_EQ(answer.done().stats().reused_tokens(), 0);
+  EXPECT_GT(RunPrefill(harness, request).done().stats().reused_tokens(), 0);
+}
+
+TEST(PrefillServiceTest, WithoutAFileNobodyGetsSizesPerHead) {
+  Harness harness;
+  v1::PrefillRequest request = TokensRequest(Ids(10));
+  request.mutable_selector()->mutable_vertical_slash()->set_per_head(true);
+  EXPECT_THAT(RunPrefill(harness, request).status,
+              HasCode(grpc::StatusCode::FAILED_PRECONDITION,
+                      "started without minference_config"));
 }
 
 TEST(PrefillServiceTest, TextIsTokenisedWithABosAtTheStartOnly) {

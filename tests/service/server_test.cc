@@ -214,6 +214,24 @@ TEST(ServerTest, InfoTellsModelLimitsAndState) {
   EXPECT_EQ(info.live_handles(), 1);
   EXPECT_EQ(info.running_requests(), 0);
   EXPECT_EQ(info.cache().num_spans(), 3);
+  EXPECT_EQ(info.head_sizes_digest(), "");
+}
+
+TEST(ServerTest, InfoNamesTheSizesPerHead) {
+  Harness::Options options = Harness::Defaults();
+  auto& limits = options.server.limits;
+  OVERTURE_ASSERT_OK_AND_ASSIGN(limits.head_sizes,
+                                engine::HeadSizes::Create({{{30, 800}}}));
+  limits.default_selector.kind = engine::SelectorSpec::Kind::kVerticalSlash;
+  limits.default_selector.head_sizes = limits.head_sizes;
+  Harness harness(options);
+  grpc::ClientContext context;
+  v1::ServerInfo info;
+  ASSERT_THAT(harness.admin().GetServerInfo(&context, {}, &info),
+              HasCode(grpc::StatusCode::OK));
+  EXPECT_EQ(info.head_sizes_digest(),
+            limits.head_sizes.digest().AsStringView());
+  EXPECT_TRUE(info.default_selector().vertical_slash().per_head());
 }
 
 TEST(ServerTest, TextAndIdsGoBothWays) {

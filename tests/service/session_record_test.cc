@@ -1,6 +1,7 @@
 #include "service/session_record.h"
 
 #include "absl/strings/escaping.h"
+#include "base/check.h"
 #include "base/hash.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -35,10 +36,38 @@ TEST(SessionRecordTest, ComesBackAsItWasWritten) {
   EXPECT_EQ(empty, SessionRecord());
 }
 
-// The bytes of version 1, by hand from docs/session_format.md: a change of them
-// is a format change.
-TEST(SessionRecordTest, TheBytesAreThoseOfTheDocument) {
-  const std::string body = absl::HexStringToBytes(
+engine::HeadSizes SomeSizes(int32_t vertical) {
+  auto sizes = engine::HeadSizes::Create({{{vertical, 800}, {}}});
+  OVERTURE_CHECK(sizes.ok());
+  return *sizes;
+}
+
+TEST(SessionRecordTest, SizesPerHeadAreNamedByTheirDigest) {
+  SessionRecord record = Example();
+  record.selector.vertical_slash = {};
+  record.selector.head_sizes = SomeSizes(30);
+  const std::string bytes = EncodeSessionRecord(record);
+  OVERTURE_ASSERT_OK_AND_ASSIGN(const SessionRecord decoded,
+                                DecodeSessionRecord(bytes, SomeSizes(30)));
+  EXPECT_EQ(decoded, record);
+  EXPECT_FALSE(decoded.selector.head_sizes.empty());
+  constexpr auto kPrecondition = absl::StatusCode::kFailedPrecondition;
+  EXPECT_THAT(DecodeSessionRecord(bytes, SomeSizes(31)),
+              StatusIs(kPrecondition, HasSubstr("this server's are")));
+  EXPECT_THAT(DecodeSessionRecord(bytes),
+              StatusIs(kPrecondition, HasSubstr("this server holds none")));
+  // A session with one size for all heads does not take the server's table.
+  OVERTURE_ASSERT_OK_AND_ASSIGN(
+      const SessionRecord other,
+      DecodeSessionRecord(EncodeSessionRecord(Example()), SomeSizes(30)));
+  EXPECT_EQ(other, Example());
+}
+
+// The first and the second half of Example's bytes, by hand from
+// docs/session_format.md: a change of them is a format change. Version 2 has
+// the digest of sizes per head between them.
+std::string FirstHalf() {
+  return absl::HexStringToBytes(
       "efcdab8967452301"  // incarnation
       "03000000"          // turns
       "0068e5cf8b010000"  // created
@@ -49,13 +78,34 @@ TEST(SessionRecordTest, TheBytesAreThoseOfTheDocument) {
       "f4010000"
       "20030000"          // vertical 500, slash 800
       "0040000000000000"  // segment of 16,384
+  );
+}
+std::string SecondHalf() {
+  return absl::HexStringToBytes(
       "0300000000000000"  // tokens
       "01000000"
       "02000000"
       "ffbf0000");
+}
+
+// With a right checksum: what another version, a faulty or a hostile writer
+// could have left.
+std::string WithBody(const std::string& body,
+                     uint16_t version = kSessionRecordVersion) {
+  std::string bytes = EncodeSessionRecord(SessionRecord()).substr(0, 8);
+  bytes[4] = static_cast<char>(version);
+  const uint64_t checksum = Xxh3(body);
+  for (int i = 0; i < 8; ++i) {
+    bytes.push_back(static_cast<char>(checksum >> (8 * i)));
+  }
+  return bytes + body;
+}
+
+TEST(SessionRecordTest, TheBytesAreThoseOfTheDocument) {
+  const std::string body = FirstHalf() + std::string(32, '\0') + SecondHalf();
   const std::string encoded = EncodeSessionRecord(Example());
   EXPECT_EQ(absl::BytesToHexString(encoded.substr(0, 8)),
-            "4f56535301000000");  // OVSS, version 1
+            "4f56535302000000");  // OVSS, version 2
   EXPECT_EQ(absl::BytesToHexString(encoded.substr(16)),
             absl::BytesToHexString(body));
   uint64_t checksum = 0;
@@ -63,6 +113,19 @@ TEST(SessionRecordTest, TheBytesAreThoseOfTheDocument) {
     checksum = checksum << 8 | static_cast<unsigned char>(encoded[8 + i]);
   }
   EXPECT_EQ(checksum, Xxh3(body));
+}
+
+TEST(SessionRecordTest, Version1IsStillRead) {
+  OVERTURE_ASSERT_OK_AND_ASSIGN(
+      const SessionRecord decoded,
+      DecodeSessionRecord(WithBody(FirstHalf() + SecondHalf(), 1)));
+  EXPECT_EQ(decoded, Example());
+  for (const uint16_t version : {0, 3}) {
+    EXPECT_THAT(
+        DecodeSessionRecord(WithBody(FirstHalf() + SecondHalf(), version)),
+        StatusIs(absl::StatusCode::kUnimplemented,
+                 HasSubstr("this server reads 1 to 2")));
+  }
 }
 
 TEST(SessionRecordTest, AFlippedBitAnywhereIsDamage) {
@@ -90,16 +153,6 @@ TEST(SessionRecordTest, EveryTruncationIsDamage) {
               StatusIs(absl::StatusCode::kDataLoss));
 }
 
-// With a right checksum: what a faulty or hostile writer could have left.
-std::string WithBody(const std::string& body) {
-  std::string bytes = EncodeSessionRecord(SessionRecord()).substr(0, 8);
-  const uint64_t checksum = Xxh3(body);
-  for (int i = 0; i < 8; ++i) {
-    bytes.push_back(static_cast<char>(checksum >> (8 * i)));
-  }
-  return bytes + body;
-}
-
 TEST(SessionRecordTest, ConsistentChecksumsDoNotMakeNonsenseGood) {
   const std::string body = EncodeSessionRecord(Example()).substr(16);
   OVERTURE_EXPECT_OK(DecodeSessionRecord(WithBody(body)).status());
@@ -110,7 +163,7 @@ TEST(SessionRecordTest, ConsistentChecksumsDoNotMakeNonsenseGood) {
   EXPECT_THAT(DecodeSessionRecord(WithBody(kind)),
               StatusIs(absl::StatusCode::kDataLoss, HasSubstr("kind 9")));
   std::string count = body;
-  count[56 + 7] = 0x40;  // 2^62 tokens: no allocation follows
+  count[88 + 7] = 0x40;  // 2^62 tokens: no allocation follows
   EXPECT_THAT(DecodeSessionRecord(WithBody(count)),
               StatusIs(absl::StatusCode::kDataLoss, HasSubstr("tokens in")));
 }

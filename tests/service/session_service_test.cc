@@ -2,6 +2,7 @@
 
 #include <thread>
 
+#include "base/check.h"
 #include "tests/service/harness.h"
 #include "tests/support/temp_dir.h"
 
@@ -104,6 +105,44 @@ TEST(SessionServiceTest, UnknownSessionsAreNotFoundAndDeletingIsIdempotent) {
               HasCode(grpc::StatusCode::NOT_FOUND));
   EXPECT_THAT(Turn(harness, "x", Ids(5)).status,
               HasCode(grpc::StatusCode::NOT_FOUND));
+}
+
+TEST(SessionServiceTest, ASessionNeedsTheSizesPerHeadThatItWasMadeWith) {
+  const auto sizes = [](int32_t vertical) {
+    const std::vector<kernels::VerticalSlashSize> layer = {{vertical, 800}, {}};
+    auto made = engine::HeadSizes::Create({layer, layer, layer});
+    OVERTURE_CHECK(made.ok());
+    return *made;
+  };
+  const testing::TempDir dir;
+  Harness::Options options = Harness::Defaults();
+  options.rocksdb_path = dir.Join("kv");
+  options.server.limits.head_sizes = sizes(30);
+  // The default selector, as a request asks for it.
+  options.server.limits.default_selector = {
+      .kind = engine::SelectorSpec::Kind::kVerticalSlash,
+      .head_sizes = sizes(30)};
+  {
+    Harness harness(options);
+    EXPECT_TRUE(
+        CreateSession(harness, "a").selector().vertical_slash().per_head());
+    EXPECT_THAT(Turn(harness, "a", Ids(600)).status,
+                HasCode(grpc::StatusCode::OK));
+  }
+  {
+    Harness harness(options);
+    const PrefillAnswer second = Turn(harness, "a", Ids(100, 7));
+    EXPECT_EQ(second.done().num_tokens(), 700);
+    EXPECT_GT(second.done().stats().reused_tokens(), 0);
+  }
+  options.server.limits.head_sizes = sizes(31);
+  options.server.limits.default_selector.head_sizes = sizes(31);
+  Harness harness(options);
+  EXPECT_THAT(Turn(harness, "a", Ids(100)).status,
+              HasCode(grpc::StatusCode::FAILED_PRECONDITION,
+                      "session 'a': session record: runs by sizes per head"));
+  EXPECT_THAT(Delete(harness, "a"), HasCode(grpc::StatusCode::OK));
+  CreateSession(harness, "a");
 }
 
 TEST(SessionServiceTest, TheSelectorIsFixedForASessionsLife) {
