@@ -8,10 +8,11 @@
 #include <string>
 
 #include "kernels/sparse_attention/device_plan.h"
-#include "kernels/sparse_attention/sparse_attention.h"
+#include "kernels/sparse_attention/launch.h"
 
 namespace {
 
+using ::overture::kernels::AttentionKernel;
 using ::overture::kernels::DeviceTilePlan;
 using ::overture::kernels::KeyRange;
 using ::overture::kernels::kGpuTileRows;
@@ -30,6 +31,7 @@ struct OvertureAttentionShape {
   int32_t num_kv_heads;
   int32_t head_dim;
   int32_t num_lists;
+  int32_t sm80;  // 1: the sm_80 kernel, whatever the device
 };
 
 struct OvertureAttentionPlan {
@@ -77,7 +79,10 @@ int OvertureAttention(const OvertureAttentionShape* shape,
       .order = plan->order,
       .next_item = plan->next_item};
   const absl::Status status =
-      overture::kernels::LaunchSparseAttention(params, device_plan, stream);
+      shape->sm80 ? overture::kernels::LaunchSparseAttentionWith(
+                        AttentionKernel::kSm80, params, device_plan, stream)
+                  : overture::kernels::LaunchSparseAttention(
+                        params, device_plan, stream);
   if (status.ok()) return 0;
   std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
   return 1;

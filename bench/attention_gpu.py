@@ -27,7 +27,8 @@ class Shape(ctypes.Structure):
     _fields_ = [('q_begin', ctypes.c_int64), ('q_len', ctypes.c_int64),
                 ('kv_len', ctypes.c_int64), ('num_q_heads', ctypes.c_int32),
                 ('num_kv_heads', ctypes.c_int32),
-                ('head_dim', ctypes.c_int32), ('num_lists', ctypes.c_int32)]
+                ('head_dim', ctypes.c_int32), ('num_lists', ctypes.c_int32),
+                ('sm80', ctypes.c_int32)]
 
 
 class PlanPointers(ctypes.Structure):
@@ -126,9 +127,10 @@ class Problem:
         self.head_dim = head_dim
         self.num_tokens = num_tokens
 
-    def ours(self, library, plan):
+    def ours(self, library, plan, sm80=False):
         heads, n, dim = self.q.shape
-        shape = Shape(0, n, n, heads, self.k.shape[0], dim, plan.num_lists)
+        shape = Shape(0, n, n, heads, self.k.shape[0], dim, plan.num_lists,
+                      sm80)
         stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
         code = library.OvertureAttention(
             ctypes.byref(shape), ctypes.byref(plan.pointers),
@@ -179,6 +181,18 @@ def bench_dense(library, head_dim, num_tokens, repeats):
           f'{cudnn / ours:.2f} |', flush=True)
 
 
+def bench_dense_sm80(library, head_dim, num_tokens, repeats):
+    """The sm_80 kernel on this card; its ratio is to our sm_90a kernel."""
+    problem = Problem(num_tokens, 32, 8, head_dim)
+    plan = Plan(dense_cells(num_tokens), 1, 32)
+    sm80, best = alternate([lambda: problem.ours(library, plan, sm80=True),
+                            lambda: problem.ours(library, plan)], repeats)
+    flop = 4.0 * 32 * head_dim * num_tokens**2 / 2
+    print(f'| dense, sm_80 kernel | {head_dim} | {num_tokens} | 1.000 | '
+          f'{sm80:.3f} | {flop / sm80 / 1e9:.0f} | '
+          f'({flop / best / 1e9:.0f} ours) | {best / sm80:.2f} |', flush=True)
+
+
 def bench_sparse(library, name, num_tokens, band, num_slashes, num_columns,
                  repeats):
     head_dim = 128
@@ -218,6 +232,7 @@ def main():
     for head_dim in (64, 96):
         for num_tokens in sizes[:3]:
             bench_dense(library, head_dim, num_tokens, 9)
+    bench_dense_sm80(library, 128, 16384, 9)
     for num_tokens in sizes[2:]:
         bench_sparse(library, 'band and slashes', num_tokens, 512, 40, 0, 6)
         bench_sparse(library, 'with 1,000 columns', num_tokens, 512, 40, 1000,

@@ -1,12 +1,13 @@
-# OVERTURE_HAVE_CUDA tells whether the CUDA parts are built. sm_90a for the
-# Hopper kernels; override CMAKE_CUDA_ARCHITECTURES for other cards.
+# OVERTURE_HAVE_CUDA tells whether the CUDA parts are built: machine code for
+# compute capability 8.x and 9.0, and PTX of 8.0 that later cards compile at
+# load time. Override CMAKE_CUDA_ARCHITECTURES to build for them ahead of it.
 set(OVERTURE_HAVE_CUDA OFF)
 if(NOT OVERTURE_CUDA STREQUAL "OFF")
   include(CheckLanguage)
   check_language(CUDA)
   if(CMAKE_CUDA_COMPILER)
     if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
-      set(CMAKE_CUDA_ARCHITECTURES 90a-real)
+      set(CMAKE_CUDA_ARCHITECTURES 80 90-real)
     endif()
     enable_language(CUDA)
     # CMake 3.25 does not know that nvcc 12 and later speak C++20; a standard

@@ -17,15 +17,18 @@
 #include "engine/cuda_weights.h"
 #include "engine/cuda_workspace.h"
 #include "kernels/probe_attention/probe_attention.h"
+#include "kernels/sparse_attention/sparse_attention.h"
 
 namespace overture::engine {
 namespace {
 
 class CudaBackend final : public Backend {
  public:
-  CudaBackend(DeviceInfo device, Stream compute, Stream copies,
+  CudaBackend(DeviceInfo device, kernels::AttentionKernel attention,
+              Stream compute, Stream copies,
               std::unique_ptr<const CudaWeights> weights)
       : device_(std::move(device)),
+        attention_(attention),
         compute_(std::move(compute)),
         copies_(std::move(copies)),
         weights_(std::move(weights)) {}
@@ -33,9 +36,13 @@ class CudaBackend final : public Backend {
   const ModelConfig& config() const override { return weights_->config(); }
   const KvLayout& kv_layout() const override { return weights_->kv_layout(); }
 
-  // Sums run in another order than the CPU's, so KV is kept apart.
+  // The CPU and the two attention kernels each sum in an order of their own, so
+  // KV is kept apart.
   std::string numerics() const override {
-    return "weights=bf16 compute=cuda-bf16 kv=bf16";
+    return absl::StrCat(
+        "weights=bf16 compute=",
+        attention_ == kernels::AttentionKernel::kSm90 ? "cuda" : "cuda-sm80",
+        "-bf16 kv=bf16");
   }
 
   std::string device_name() const override {
@@ -101,6 +108,7 @@ class CudaBackend final : public Backend {
   }
 
   const DeviceInfo device_;
+  const kernels::AttentionKernel attention_;
   const Stream compute_;
   const Stream copies_;
   const std::unique_ptr<const CudaWeights> weights_;
@@ -117,18 +125,18 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCudaBackend(
     return absl::FailedPreconditionError("there is no CUDA device or driver");
   }
   OVERTURE_ASSIGN_OR_RETURN(DeviceInfo device, GetDeviceInfo(device_index));
-  if (device.capability_major != 9) {
-    return absl::UnimplementedError(
-        absl::StrCat("the GPU back end is built for capability 9.0, device ",
-                     device_index, " is ", ToString(device)));
-  }
+  OVERTURE_ASSIGN_OR_RETURN(
+      const kernels::AttentionKernel attention,
+      kernels::AttentionKernelFor(device.capability_major,
+                                  device.capability_minor));
   OVERTURE_RETURN_IF_CUDA_ERROR(cudaSetDevice(device_index));
   OVERTURE_ASSIGN_OR_RETURN(Stream compute, Stream::Create());
   OVERTURE_ASSIGN_OR_RETURN(Stream copies, Stream::Create());
   OVERTURE_ASSIGN_OR_RETURN(std::unique_ptr<const CudaWeights> weights,
                             CudaWeights::Create(files, compute));
-  return std::make_unique<CudaBackend>(std::move(device), std::move(compute),
-                                       std::move(copies), std::move(weights));
+  return std::make_unique<CudaBackend>(std::move(device), attention,
+                                       std::move(compute), std::move(copies),
+                                       std::move(weights));
 }
 
 }  // namespace overture::engine

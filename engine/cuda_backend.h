@@ -1,5 +1,5 @@
-// The GPU implementation of engine::Backend (sm_90a). Only in builds with a
-// CUDA compiler (OVERTURE_HAVE_CUDA); plain C++ header.
+// The GPU implementation of engine::Backend. Only in builds with a CUDA
+// compiler (OVERTURE_HAVE_CUDA); plain C++ header.
 #pragma once
 
 #include <cstdint>
@@ -21,10 +21,10 @@ namespace overture::engine {
 // prefill fails with it, too.
 //
 // UNIMPLEMENTED for a head dim other than 64, 96 and 128, hidden or
-// intermediate sizes that are not multiples of 8, or a device that is no
-// Hopper; FAILED_PRECONDITION without a device, a driver or cuBLASLt;
-// RESOURCE_EXHAUSTED if the weights do not fit; INVALID_ARGUMENT for an index
-// out of range, and as CreateCpuBackend.
+// intermediate sizes that are not multiples of 8, or a device of compute
+// capability below 8.0; FAILED_PRECONDITION without a device, a driver or
+// cuBLASLt; RESOURCE_EXHAUSTED if the weights do not fit; INVALID_ARGUMENT for
+// an index out of range, and as CreateCpuBackend.
 absl::StatusOr<std::unique_ptr<Backend>> CreateCudaBackend(
     const ModelFiles& files, int32_t device_index);
 

@@ -85,6 +85,9 @@ COVERED_BY = {
     "engine/backend.cc": "tests/engine/cpu_backend_test.cc",
     "engine/fused_weights.cc": "tests/engine/cpu_weights_test.cc",
     "engine/cuda_weights.cc": "tests/engine/cuda_backend_test.cc",
+    # Chooses between two kernels that one suite runs.
+    "kernels/sparse_attention/sparse_attention.cc":
+        "tests/kernels/sparse_attention_gpu_test.cc",
     # The engine and stream that every linear layer runs on.
     "kernels/onednn/onednn.cc": "tests/kernels/linear_cpu_test.cc",
 }

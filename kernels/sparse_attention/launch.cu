@@ -8,7 +8,7 @@
 #include "base/cuda/status.h"
 #include "base/status_macros.h"
 #include "kernels/sparse_attention/kernel.cuh"
-#include "kernels/sparse_attention/sparse_attention.h"
+#include "kernels/sparse_attention/launch.h"
 
 namespace overture::kernels {
 namespace {
@@ -104,37 +104,9 @@ absl::Status Launch(const SparseAttentionParams& params,
 
 }  // namespace
 
-absl::Status SupportsSparseAttention(const SparseAttentionParams& params) {
-  if (params.dtype != DType::kBF16) {
-    return absl::UnimplementedError(
-        absl::StrCat("GPU attention takes bf16, got ", Name(params.dtype)));
-  }
-  if (params.head_dim != 64 && params.head_dim != 96 &&
-      params.head_dim != 128) {
-    return absl::UnimplementedError(absl::StrCat(
-        "GPU attention takes head dim 64, 96 or 128, got ", params.head_dim));
-  }
-  const int64_t strides[] = {params.stride_q_row,  params.stride_q_head,
-                             params.stride_kv_row, params.stride_kv_head,
-                             params.stride_o_row,  params.stride_o_head};
-  for (int64_t stride : strides) {
-    if (stride < 0 || stride % 8 != 0) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "GPU attention takes strides that are multiples of 8 elements, got ",
-          stride));
-    }
-  }
-  if (params.num_kv_heads < 1 || params.num_q_heads % params.num_kv_heads) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "num_q_heads ", params.num_q_heads,
-        " is not a multiple of num_kv_heads ", params.num_kv_heads));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status LaunchSparseAttention(const SparseAttentionParams& params,
-                                   const DeviceTilePlan& plan, void* stream) {
-  OVERTURE_RETURN_IF_ERROR(SupportsSparseAttention(params));
+absl::Status LaunchSparseAttentionSm90(const SparseAttentionParams& params,
+                                       const DeviceTilePlan& plan,
+                                       void* stream) {
   const auto cuda_stream = static_cast<cudaStream_t>(stream);
   switch (params.head_dim) {
     case 64:

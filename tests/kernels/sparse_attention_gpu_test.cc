@@ -5,9 +5,12 @@
 #include <tuple>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "base/cuda/device.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/selectors/static_plans.h"
+#include "kernels/sparse_attention/launch.h"
 #include "kernels/sparse_attention/sparse_attention.h"
 #include "kernels/sparse_attention/uploaded_plan.h"
 #include "tests/support/naive_attention.h"
@@ -37,8 +40,8 @@ std::vector<BFloat16> Random(int64_t count, float size, std::mt19937& random) {
 }
 
 // Runs the kernel on random data and compares every output with the oracle.
-void CheckPlan(const TilePlan& plan, const Shape& shape, uint32_t seed,
-               float q_size = 1.0f) {
+void CheckPlan(AttentionKernel kernel, const TilePlan& plan, const Shape& shape,
+               uint32_t seed, float q_size = 1.0f) {
   std::mt19937 random(seed);
   const int64_t dim = shape.head_dim;
   SparseAttentionParams params = {
@@ -90,7 +93,7 @@ void CheckPlan(const TilePlan& plan, const Shape& shape, uint32_t seed,
   params.o = device_o.data();
   params.lse = device_lse.data();
   OVERTURE_ASSERT_OK(
-      LaunchSparseAttention(params, uploaded.plan(), stream.get()));
+      LaunchSparseAttentionWith(kernel, params, uploaded.plan(), stream.get()));
   OVERTURE_ASSERT_OK(device_o.CopyToHost(absl::MakeSpan(o), stream));
   OVERTURE_ASSERT_OK(device_lse.CopyToHost(absl::MakeSpan(lse), stream));
   OVERTURE_ASSERT_OK(stream.Synchronize());
@@ -142,13 +145,29 @@ TilePlan Dense(int64_t q_begin, int64_t q_len) {
                      .tile_keys = 64});
 }
 
-class SparseAttentionGpuTest : public ::testing::TestWithParam<int32_t> {
+class SparseAttentionGpuTest
+    : public ::testing::TestWithParam<std::tuple<AttentionKernel, int32_t>> {
  protected:
-  Shape shape() const { return {.head_dim = GetParam()}; }
+  void SetUp() override {
+    OVERTURE_ASSERT_OK_AND_ASSIGN(const DeviceInfo device, GetDeviceInfo(0));
+    OVERTURE_ASSERT_OK_AND_ASSIGN(
+        const AttentionKernel best,
+        AttentionKernelFor(device.capability_major, device.capability_minor));
+    if (kernel() == AttentionKernel::kSm90 && best != kernel()) {
+      GTEST_SKIP() << "needs capability 9.0, this is " << ToString(device);
+    }
+  }
+  AttentionKernel kernel() const { return std::get<0>(GetParam()); }
+  int32_t head_dim() const { return std::get<1>(GetParam()); }
+  Shape shape() const { return {.head_dim = head_dim()}; }
+  void Check(const TilePlan& plan, const Shape& shape, uint32_t seed,
+             float q_size = 1.0f) const {
+    CheckPlan(kernel(), plan, shape, seed, q_size);
+  }
 };
 
 TEST_P(SparseAttentionGpuTest, DenseMatchesTheOracle) {
-  CheckPlan(Dense(0, 512), shape(), 1);
+  Check(Dense(0, 512), shape(), 1);
 }
 
 TEST_P(SparseAttentionGpuTest, OddLengthsAndPrefixOffsets) {
@@ -166,7 +185,7 @@ TEST_P(SparseAttentionGpuTest, OddLengthsAndPrefixOffsets) {
                                                 {200, 333},
                                                 {255, 258}}) {
     SCOPED_TRACE(::testing::PrintToString(std::pair(q_begin, q_len)));
-    CheckPlan(Dense(q_begin, q_len), shape(), 2);
+    Check(Dense(q_begin, q_len), shape(), 2);
   }
 }
 
@@ -188,7 +207,7 @@ TEST_P(SparseAttentionGpuTest, RandomPlansPerQueryHeadPerKvHeadAndShared) {
                                         .num_columns = 200,
                                         .empty_cells = 0.2},
                                        random);
-      CheckPlan(plan, shape(), random());
+      Check(plan, shape(), random());
     }
   }
 }
@@ -205,24 +224,41 @@ TEST_P(SparseAttentionGpuTest, OnlyColumnsAndOnlyEmptyCells) {
                              random);
   plan.ranges.clear();
   plan.range_offsets.assign(plan.range_offsets.size(), 0);
-  CheckPlan(plan, shape(), 4);
+  Check(plan, shape(), 4);
   plan.intervals.clear();
   plan.interval_offsets.assign(plan.interval_offsets.size(), 0);
-  CheckPlan(plan, shape(), 5);
+  Check(plan, shape(), 5);
 }
 
 TEST_P(SparseAttentionGpuTest, LargeScoresMoveTheReferenceOften) {
   // Scores of a few hundred: the running maximum jumps by more than its slack.
-  CheckPlan(Dense(0, 700), shape(), 6, /*q_size=*/30.0f);
+  Check(Dense(0, 700), shape(), 6, /*q_size=*/30.0f);
 }
 
 TEST_P(SparseAttentionGpuTest, GroupsOfOneAndOfEight) {
-  CheckPlan(Dense(5, 300), {3, 3, GetParam()}, 7);
-  CheckPlan(Dense(5, 300), {8, 1, GetParam()}, 8);
+  Check(Dense(5, 300), {3, 3, head_dim()}, 7);
+  Check(Dense(5, 300), {8, 1, head_dim()}, 8);
 }
 
-INSTANTIATE_TEST_SUITE_P(HeadDims, SparseAttentionGpuTest,
-                         ::testing::Values(64, 96, 128));
+INSTANTIATE_TEST_SUITE_P(
+    Kernels, SparseAttentionGpuTest,
+    ::testing::Combine(::testing::Values(AttentionKernel::kSm80,
+                                         AttentionKernel::kSm90),
+                       ::testing::Values(64, 96, 128)),
+    [](const auto& info) {
+      return absl::StrCat(
+          std::get<0>(info.param) == AttentionKernel::kSm80 ? "Sm80" : "Sm90",
+          "HeadDim", std::get<1>(info.param));
+    });
+
+TEST(SparseAttentionGpuTest, TheDevicesCapabilityPicksTheKernel) {
+  EXPECT_EQ(*AttentionKernelFor(8, 0), AttentionKernel::kSm80);
+  EXPECT_EQ(*AttentionKernelFor(8, 9), AttentionKernel::kSm80);
+  EXPECT_EQ(*AttentionKernelFor(9, 0), AttentionKernel::kSm90);
+  EXPECT_EQ(*AttentionKernelFor(12, 0), AttentionKernel::kSm80);
+  EXPECT_THAT(AttentionKernelFor(7, 5),
+              StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("has 7.5")));
+}
 
 TEST(SparseAttentionGpuTest, WhatItCannotRunIsNamed) {
   SparseAttentionParams params = {.dtype = DType::kBF16,
