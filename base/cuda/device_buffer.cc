@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/cuda/device.h"
+#include "base/cuda/pinned_memory.h"
 #include "base/cuda/status.h"
 
 namespace overture::cuda_internal {
@@ -19,14 +20,11 @@ absl::StatusOr<void*> Allocate(MemoryKind kind, int64_t count,
         "buffer of ", count, " elements of ", bytes_per_element, " bytes"));
   }
   if (count == 0) return nullptr;
+  if (kind == MemoryKind::kPinned) {
+    return AllocatePinned(count * bytes_per_element);
+  }
   const size_t bytes = static_cast<size_t>(count * bytes_per_element);
   void* data = nullptr;
-  if (kind == MemoryKind::kPinned) {
-    OVERTURE_RETURN_IF_ERROR(
-        CudaStatus(cudaHostAlloc(&data, bytes, cudaHostAllocDefault),
-                   absl::StrCat(bytes, " bytes of pinned memory")));
-    return data;
-  }
   const cudaError_t error = cudaMalloc(&data, bytes);
   if (error == cudaSuccess) return data;
   std::string what = absl::StrCat(bytes, " bytes of device memory");
@@ -41,12 +39,11 @@ absl::StatusOr<void*> Allocate(MemoryKind kind, int64_t count,
   return CudaStatus(error, what);
 }
 
-void Free(MemoryKind kind, void* data) {
-  if (data == nullptr) return;
-  // An error here is that of earlier work and surfaces where that is awaited.
+void Free(MemoryKind kind, void* data, int64_t bytes) {
   if (kind == MemoryKind::kPinned) {
-    cudaFreeHost(data);
+    FreePinned(data, bytes);
   } else {
+    // An error here is that of earlier work and surfaces where that is awaited.
     cudaFree(data);
   }
 }

@@ -10,8 +10,8 @@
 // in a layer loop. A buffer outlives the work that was given its pointer.
 //
 // Errors of Allocate: INVALID_ARGUMENT for a negative count or one whose bytes
-// do not fit 63 bits; RESOURCE_EXHAUSTED naming the bytes asked for and, for
-// device memory, those free.
+// do not fit 63 bits; RESOURCE_EXHAUSTED naming the bytes asked for and, where
+// known, those free.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +32,7 @@ enum class MemoryKind { kDevice, kPinned };
 // Null for zero elements.
 absl::StatusOr<void*> Allocate(MemoryKind kind, int64_t count,
                                int64_t bytes_per_element);
-void Free(MemoryKind kind, void* data);
+void Free(MemoryKind kind, void* data, int64_t bytes);
 
 // Asynchronous; INVALID_ARGUMENT unless both sides have as many elements.
 absl::Status Copy(void* to, int64_t to_count, const void* from,
@@ -63,7 +63,7 @@ class CudaBuffer {
     std::swap(size_, other.size_);
     return *this;
   }
-  ~CudaBuffer() { cuda_internal::Free(kKind, data_); }
+  ~CudaBuffer() { cuda_internal::Free(kKind, data_, bytes()); }
 
   T* data() { return data_; }
   const T* data() const { return data_; }
