@@ -15,7 +15,6 @@ namespace {
 using ::overture::kernels::AttentionKernel;
 using ::overture::kernels::DeviceTilePlan;
 using ::overture::kernels::KeyRange;
-using ::overture::kernels::kGpuTileRows;
 using ::overture::kernels::PlanCell;
 using ::overture::kernels::SparseAttentionParams;
 
@@ -31,7 +30,8 @@ struct OvertureAttentionShape {
   int32_t num_kv_heads;
   int32_t head_dim;
   int32_t num_lists;
-  int32_t sm80;  // 1: the sm_80 kernel, whatever the device
+  int32_t tile_rows;  // 128, or less where query heads are packed
+  int32_t sm80;       // 1: the sm_80 kernel, whatever the device
 };
 
 struct OvertureAttentionPlan {
@@ -64,15 +64,16 @@ int OvertureAttention(const OvertureAttentionShape* shape,
       .num_kv_heads = shape->num_kv_heads,
       .head_dim = shape->head_dim,
       .scale = 1.0f / std::sqrt(static_cast<float>(dim))};
-  const int64_t first = shape->q_begin / kGpuTileRows * kGpuTileRows;
+  const int64_t rows = shape->tile_rows;
+  const int64_t first = shape->q_begin / rows * rows;
   const int64_t end = shape->q_begin + shape->q_len;
   const DeviceTilePlan device_plan = {
       .q_begin = shape->q_begin,
       .q_len = shape->q_len,
       .kv_len = shape->kv_len,
       .num_lists = shape->num_lists,
-      .num_q_tiles =
-          static_cast<int32_t>((end - first + kGpuTileRows - 1) / kGpuTileRows),
+      .num_q_tiles = static_cast<int32_t>((end - first + rows - 1) / rows),
+      .tile_rows = shape->tile_rows,
       .cells = plan->cells,
       .ranges = plan->ranges,
       .columns = plan->columns,

@@ -28,7 +28,7 @@ class Shape(ctypes.Structure):
                 ('kv_len', ctypes.c_int64), ('num_q_heads', ctypes.c_int32),
                 ('num_kv_heads', ctypes.c_int32),
                 ('head_dim', ctypes.c_int32), ('num_lists', ctypes.c_int32),
-                ('sm80', ctypes.c_int32)]
+                ('tile_rows', ctypes.c_int32), ('sm80', ctypes.c_int32)]
 
 
 class PlanPointers(ctypes.Structure):
@@ -43,9 +43,13 @@ CELL = np.dtype([('range_end', np.int64), ('column_begin', np.int64),
 
 
 class Plan:
-    """A plan on the device. cells: [(ranges [(begin, tiles)], columns)]."""
+    """A plan on the device. cells: [(ranges [(begin, tiles)], columns)].
 
-    def __init__(self, cells, num_lists, num_q_heads):
+    tile_rows below 128: each work item packs 128 / tile_rows query heads.
+    """
+
+    def __init__(self, cells, num_lists, num_q_heads, tile_rows=TILE_ROWS):
+        num_heads = num_q_heads * tile_rows // TILE_ROWS  # of work items
         counts = np.array([len(columns) for _, columns in cells])
         table = np.zeros(len(cells), CELL)
         table['range_end'] = np.cumsum([len(ranges) for ranges, _ in cells])
@@ -55,10 +59,10 @@ class Plan:
         num_tiles = len(cells) // num_lists
         cost = table['num_tiles'] + counts / TILE_KEYS
         cost = np.repeat(cost.reshape(num_lists, num_tiles),
-                         num_q_heads // num_lists, axis=0)
+                         num_heads // num_lists, axis=0)
         # Most expensive first; heads of one tile side by side.
         by_tile = np.argsort(-cost.T.reshape(-1), kind='stable')
-        order = by_tile % num_q_heads * num_tiles + by_tile // num_q_heads
+        order = by_tile % num_heads * num_tiles + by_tile // num_heads
 
         def to_device(values, dtype):
             values = np.asarray(values, dtype=dtype)
@@ -74,7 +78,8 @@ class Plan:
             to_device([0], np.int32)]
         self.pointers = PlanPointers(*[t.data_ptr() for t in self.tensors])
         self.num_lists = num_lists
-        repeats = num_q_heads // num_lists
+        self.tile_rows = tile_rows
+        repeats = num_heads // num_lists
         self.num_key_tiles = int(table['num_tiles'].sum()) * repeats
         self.num_columns = int(counts.sum()) * repeats
 
@@ -115,6 +120,19 @@ def vertical_slash_cells(num_tokens, num_heads, band, num_slashes, num_columns,
     return cells
 
 
+def packed_cells(cells, num_lists, tile_rows):
+    """The same keys for query tiles of fewer rows, less what they cannot see."""
+    num_tiles = len(cells) // num_lists
+    packed = []
+    for i, (ranges, columns) in enumerate(cells):
+        for part in range(TILE_ROWS // tile_rows):
+            end = i % num_tiles * TILE_ROWS + (part + 1) * tile_rows
+            cut = [(begin, min(tiles, -(-(end - begin) // TILE_KEYS)))
+                   for begin, tiles in ranges if begin < end]
+            packed.append((cut, columns))
+    return packed
+
+
 class Problem:
     def __init__(self, num_tokens, num_q_heads, num_kv_heads, head_dim):
         def random(heads):
@@ -130,7 +148,7 @@ class Problem:
     def ours(self, library, plan, sm80=False):
         heads, n, dim = self.q.shape
         shape = Shape(0, n, n, heads, self.k.shape[0], dim, plan.num_lists,
-                      sm80)
+                      plan.tile_rows, sm80)
         stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
         code = library.OvertureAttention(
             ctypes.byref(shape), ctypes.byref(plan.pointers),
@@ -210,6 +228,22 @@ def bench_sparse(library, name, num_tokens, band, num_slashes, num_columns,
           f'{dense / cudnn_ms / 1e9:.0f} | {cudnn_ms / ours:.2f} |', flush=True)
 
 
+def bench_packed(library, num_tokens, num_columns, repeats):
+    """One list per KV head: each query head alone, then the four packed."""
+    problem = Problem(num_tokens, 32, 8, 128)
+    cells = vertical_slash_cells(num_tokens, 8, 512, 40, num_columns)
+    plans = [Plan(cells, 8, 32),
+             Plan(packed_cells(cells, 8, TILE_ROWS // 4), 8, 32,
+                  TILE_ROWS // 4)]
+    times = alternate([lambda p=p: problem.ours(library, p) for p in plans],
+                      repeats)
+    dense = 4.0 * 32 * 128 * num_tokens**2 / 2
+    for name, plan, ms in zip(('alone', 'packed'), plans, times):
+        print(f'| per KV head, {num_columns} columns, heads {name} | 128 | '
+              f'{num_tokens} | {plan.flop(128) / dense:.3f} | {ms:.3f} | '
+              f'{plan.flop(128) / ms / 1e9:.0f} | | |', flush=True)
+
+
 def main():
     here = pathlib.Path(__file__).resolve().parent
     default = here / 'liboverture_attention.so'
@@ -238,6 +272,8 @@ def main():
         bench_sparse(library, 'with 1,000 columns', num_tokens, 512, 40, 1000,
                      6)
     bench_sparse(library, 'columns alone', 32768, 0, 1, 4000, 6)
+    for num_columns in (0, 1000):
+        bench_packed(library, 32768, num_columns, 6)
 
 
 if __name__ == '__main__':

@@ -32,14 +32,27 @@ __device__ __forceinline__ void TmaLoad3d(const CUtensorMap* map, void* dst,
       : "memory");
 }
 
-// Writes the box at (x, y, z); elements outside the tensor are skipped.
-__device__ __forceinline__ void TmaStore3d(const CUtensorMap* map,
-                                           const void* src, int32_t x,
-                                           int32_t y, int32_t z) {
+__device__ __forceinline__ void TmaLoad4d(const CUtensorMap* map, void* dst,
+                                          uint64_t* barrier, int32_t x,
+                                          int32_t y, int32_t z, int32_t w,
+                                          uint64_t policy) {
   asm volatile(
-      "cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%2, %3, "
-      "%4}], [%1];" ::"l"(map),
-      "r"(SharedAddress(src)), "r"(x), "r"(y), "r"(z)
+      "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_"
+      "tx::bytes.L2::cache_hint [%0], [%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(
+          SharedAddress(dst)),
+      "l"(map), "r"(SharedAddress(barrier)), "r"(x), "r"(y), "r"(z), "r"(w),
+      "l"(policy)
+      : "memory");
+}
+
+// Writes the box at (x, y, z, w); elements outside the tensor are skipped.
+__device__ __forceinline__ void TmaStore4d(const CUtensorMap* map,
+                                           const void* src, int32_t x,
+                                           int32_t y, int32_t z, int32_t w) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, "
+      "%4, %5}], [%1];" ::"l"(map),
+      "r"(SharedAddress(src)), "r"(x), "r"(y), "r"(z), "r"(w)
       : "memory");
 }
 __device__ __forceinline__ void TmaStoreCommit() {

@@ -46,15 +46,16 @@ __device__ __forceinline__ void IssueOutput(float (&o)[kHeadDim / 2],
   }
 }
 
-// Hides what a row may not see: column c of half h beyond limit[row][h].
+// Hides what the thread's two rows may not see: column c of half h beyond their
+// limits.
 __device__ __forceinline__ void Mask(float (&scores)[64], const StepInfo& info,
-                                     int row0, int thread) {
+                                     const int (&position)[2], int thread) {
   const int column0 = (thread & 3) * 2;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const int limit0 =
-        info.valid >= 0 ? info.valid - 1 - half * 64 : row0 - info.start[half];
-    const int limit1 = info.valid >= 0 ? limit0 : limit0 + 8;
+    const int last = info.valid - 1 - half * 64;
+    const int limit0 = info.valid >= 0 ? last : position[0] - info.start[half];
+    const int limit1 = info.valid >= 0 ? last : position[1] - info.start[half];
 #pragma unroll
     for (int block = 0; block < 8; ++block) {
 #pragma unroll
@@ -82,10 +83,12 @@ __device__ __forceinline__ void StoreOutput(
   softmax.Finish(inverse, lse);
   Rescale(o, inverse);
 
-  const int first_row =
-      static_cast<int>(p.plan.q_begin / kBlockM * kBlockM - p.plan.q_begin) +
-      item.q_tile * kBlockM + consumer * 64;
-  const bool whole = first_row >= 0 && first_row + 64 <= p.plan.q_len;
+  const QueryTile tile(p.plan, item.head, item.q_tile);
+  const auto q_row = [&](int row) {  // of q and o; may not exist
+    return tile.Position(consumer * 64 + row) -
+           static_cast<int>(p.plan.q_begin);
+  };
+  const bool whole = q_row(0) >= 0 && q_row(63) < p.plan.q_len;
   if (whole) {
     // Panel layout as Q's: 128 rows of 128 bytes, 16-byte chunks swizzled.
     const uint32_t base = ptx::SharedAddress(s.q) + consumer * 64 * 128;
@@ -108,9 +111,9 @@ __device__ __forceinline__ void StoreOutput(
     ptx::NamedBarrierSync(kStore0 + consumer, 128);
     if (thread == 0) {
       for (int panel = 0; panel < Traits<kHeadDim>::kPanels; ++panel) {
-        ptx::TmaStore3d(&p.o,
+        ptx::TmaStore4d(&p.o,
                         &s.q[panel * kBlockM * kPanel + consumer * 64 * kPanel],
-                        panel * kPanel, first_row, item.q_head);
+                        panel * kPanel, 0, q_row(0), item.head);
       }
       ptx::TmaStoreCommit();
       ptx::TmaStoreWaitRead<0>();
@@ -119,10 +122,11 @@ __device__ __forceinline__ void StoreOutput(
     // A ragged edge of the query range: straight from registers.
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const int q_row = first_row + warp * 16 + (lane >> 2) + 8 * r;
-      if (q_row < 0 || q_row >= p.plan.q_len) continue;
-      auto* out = reinterpret_cast<uint32_t*>(
-          p.o_data + q_row * p.stride_o_row + item.q_head * p.stride_o_head);
+      const int row = warp * 16 + (lane >> 2) + 8 * r;
+      if (q_row(row) < 0 || q_row(row) >= p.plan.q_len) continue;
+      auto* out =
+          reinterpret_cast<uint32_t*>(p.o_data + q_row(row) * p.stride_o_row +
+                                      tile.Head(row) * p.stride_o_head);
 #pragma unroll
       for (int block = 0; block < kHeadDim / 8; ++block) {
         out[block * 4 + (lane & 3)] =
@@ -135,9 +139,9 @@ __device__ __forceinline__ void StoreOutput(
   if (p.lse != nullptr && (lane & 3) == 0) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const int q_row = first_row + warp * 16 + (lane >> 2) + 8 * r;
-      if (q_row >= 0 && q_row < p.plan.q_len) {
-        p.lse[item.q_head * p.plan.q_len + q_row] = lse[r];
+      const int row = warp * 16 + (lane >> 2) + 8 * r;
+      if (q_row(row) >= 0 && q_row(row) < p.plan.q_len) {
+        p.lse[tile.Head(row) * p.plan.q_len + q_row(row)] = lse[r];
       }
     }
   }
@@ -158,7 +162,7 @@ __device__ __forceinline__ void Consume(
     ptx::BarrierWait(&s.q_full, item_phase);
     item_phase ^= 1;
     const ItemInfo item = ReadItem(s.item);
-    if (item.q_head < 0) break;
+    if (item.head < 0) break;
 
     float o[kHeadDim / 2];  // [64, head_dim]
     float scores[64];       // [64, 128]
@@ -166,9 +170,9 @@ __device__ __forceinline__ void Consume(
     Softmax softmax;
     float scale[2];
     const uint16_t* q = &s.q[consumer * 64 * kPanel];
-    const int row0 =
-        static_cast<int>((p.plan.q_begin / kBlockM + item.q_tile) * kBlockM) +
-        consumer * 64 + warp * 16 + (lane >> 2);
+    const QueryTile tile(p.plan, item.head, item.q_tile);
+    const int row = consumer * 64 + warp * 16 + (lane >> 2);
+    const int position[2] = {tile.Position(row), tile.Position(row + 8)};
 
 #pragma unroll
     for (int i = 0; i < kHeadDim / 2; ++i) o[i] = 0;
@@ -182,7 +186,7 @@ __device__ __forceinline__ void Consume(
       ptx::WgmmaWait<0>();
       ptx::FenceRegisters(scores);
       if (lane == 0) ptx::BarrierArrive(&s.k_empty[ring.stage]);
-      if (info.mask) Mask(scores, info, row0, thread);
+      if (info.mask) Mask(scores, info, position, thread);
       softmax.Update(scores, p.scale_log2, scale);
       ToBf16(scores, probs);
 
@@ -204,7 +208,7 @@ __device__ __forceinline__ void Consume(
         ptx::FenceRegisters(scores);
         if (lane == 0) ptx::BarrierArrive(&s.k_empty[ring.stage]);
 
-        if (info.mask) Mask(scores, info, row0, thread);
+        if (info.mask) Mask(scores, info, position, thread);
         const bool moved = softmax.Update(scores, p.scale_log2, scale);
         // Ends the basic block once the softmax is done: ptxas would otherwise
         // hoist the wait above it, and the output product would hide nothing.

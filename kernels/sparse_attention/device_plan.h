@@ -17,6 +17,9 @@ namespace overture::kernels {
 // Query rows of a work item and keys of a tile that the GPU kernel takes.
 inline constexpr int32_t kGpuTileRows = 128;
 inline constexpr int32_t kGpuTileKeys = 64;
+// Query heads that share a work item, a power of two: an output box has 64
+// rows.
+inline constexpr int32_t kMaxPackedHeads = 64;
 
 // cell = list * num_q_tiles + q_tile
 struct alignas(16) PlanCell {
@@ -41,14 +44,21 @@ struct DeviceTilePlan {
   int64_t q_begin = 0;
   int64_t q_len = 0;
   int64_t kv_len = 0;
-  int32_t num_lists = 0;             // 1, num_kv_heads or num_q_heads
-  int32_t num_q_tiles = 0;           // of kGpuTileRows rows
+  int32_t num_lists = 0;  // 1, num_kv_heads or num_q_heads
+  int32_t num_q_tiles = 0;
+  // Positions of a query tile. A work item has kGpuTileRows rows: below that,
+  // each position stands for packed_heads() query heads, which share a KV head
+  // and a list.
+  int32_t tile_rows = kGpuTileRows;
   const PlanCell* cells = nullptr;   // [num_lists * num_q_tiles]
   const KeyRange* ranges = nullptr;  // ascending inside a cell
   const int32_t* columns = nullptr;  // ascending inside a cell
-  // Work items, most expensive first: q_head * num_q_tiles + q_tile.
-  const int32_t* order = nullptr;  // [num_q_heads * num_q_tiles]
+  // Work items, most expensive first: head * num_q_tiles + q_tile, where head h
+  // is query heads [h, h + 1) * packed_heads().
+  const int32_t* order = nullptr;  // [num_q_heads/packed_heads() * num_q_tiles]
   int32_t* next_item = nullptr;    // one counter, zeroed by the launch
+
+  int32_t packed_heads() const { return kGpuTileRows / tile_rows; }
 };
 
 }  // namespace overture::kernels

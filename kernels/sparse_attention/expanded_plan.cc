@@ -9,22 +9,36 @@
 
 namespace overture::kernels {
 
+int32_t GpuTileRows(int32_t num_lists, int32_t num_q_heads,
+                    int32_t num_kv_heads) {
+  const int32_t group = num_q_heads / num_kv_heads;
+  if (num_lists > num_kv_heads) return kGpuTileRows;
+  int32_t packed = 1;
+  while (packed < kMaxPackedHeads && group % (2 * packed) == 0) packed *= 2;
+  return kGpuTileRows / packed;
+}
+
 absl::StatusOr<ExpandedPlan> ExpandPlan(const TilePlan& plan,
                                         int32_t num_q_heads,
                                         int32_t num_kv_heads) {
-  if (plan.tile_rows != kGpuTileRows || plan.tile_keys != kGpuTileKeys) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "plan tiles are ", plan.tile_rows, " x ", plan.tile_keys,
-        ", the GPU kernel takes ", kGpuTileRows, " x ", kGpuTileKeys));
-  }
   if (plan.num_lists != 1 && plan.num_lists != num_kv_heads &&
       plan.num_lists != num_q_heads) {
     return absl::InvalidArgumentError(absl::StrCat(
         "plan.num_lists is ", plan.num_lists, ", must be 1, ", num_kv_heads,
         " (KV heads) or ", num_q_heads, " (query heads)"));
   }
+  const int32_t packed_rows =
+      GpuTileRows(plan.num_lists, num_q_heads, num_kv_heads);
+  if ((plan.tile_rows != kGpuTileRows && plan.tile_rows != packed_rows) ||
+      plan.tile_keys != kGpuTileKeys) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("plan tiles are ", plan.tile_rows, " x ", plan.tile_keys,
+                     ", the GPU kernel takes ", kGpuTileRows, " x ",
+                     kGpuTileKeys, " or ", packed_rows, " x ", kGpuTileKeys));
+  }
   const int64_t num_q_tiles = plan.num_q_tiles();
-  const int64_t num_items = num_q_heads * num_q_tiles;
+  const int32_t num_heads = num_q_heads / (kGpuTileRows / plan.tile_rows);
+  const int64_t num_items = num_heads * num_q_tiles;
   if (num_items > std::numeric_limits<int32_t>::max()) {
     return absl::OutOfRangeError(
         absl::StrCat("plan has ", num_items, " work items, limit 2^31 - 1"));
@@ -52,17 +66,17 @@ absl::StatusOr<ExpandedPlan> ExpandPlan(const TilePlan& plan,
     expanded.cells.push_back(cell);
   }
 
-  const int32_t heads_per_list = num_q_heads / plan.num_lists;
+  const int32_t heads_per_list = num_heads / plan.num_lists;
   const auto cost = [&](int32_t item) {
-    const int64_t q_head = item / num_q_tiles;
+    const int64_t head = item / num_q_tiles;
     const PlanCell& cell =
         expanded
-            .cells[q_head / heads_per_list * num_q_tiles + item % num_q_tiles];
+            .cells[head / heads_per_list * num_q_tiles + item % num_q_tiles];
     return CellCost(cell.num_tiles, cell.num_columns);
   };
   expanded.order.reserve(num_items);
   for (int64_t tile = num_q_tiles - 1; tile >= 0; --tile) {
-    for (int32_t head = 0; head < num_q_heads; ++head) {
+    for (int32_t head = 0; head < num_heads; ++head) {
       expanded.order.push_back(static_cast<int32_t>(head * num_q_tiles + tile));
     }
   }

@@ -12,16 +12,24 @@
 
 namespace overture::kernels {
 
+// Positions of a query tile that fill a work item when the query heads of a KV
+// head share a list and are packed: 128 / (the largest power of two, at most
+// 64, that divides the group). 128 where each query head has a list of its own.
+int32_t GpuTileRows(int32_t num_lists, int32_t num_q_heads,
+                    int32_t num_kv_heads);
+
 struct ExpandedPlan {
   std::vector<PlanCell> cells;
   std::vector<int32_t> columns;
-  // [num_q_heads * num_q_tiles], item = q_head * num_q_tiles + q_tile, most
-  // expensive first; among equals the last tile first, heads side by side, so
-  // that blocks at work together read the same keys.
+  // [heads * num_q_tiles], item = head * num_q_tiles + q_tile where a head is
+  // one query head or a pack of them (device_plan.h), most expensive first;
+  // among equals the last tile first, heads side by side, so that blocks at
+  // work together read the same keys.
   std::vector<int32_t> order;
 };
 
-// INVALID_ARGUMENT if the plan's tile shape is not the kernel's or its lists do
+// Packs heads if plan.tile_rows is GpuTileRows of its lists and not 128.
+// INVALID_ARGUMENT if the plan's tile shape is none of the two or its lists do
 // not fit `num_q_heads` and `num_kv_heads`; OUT_OF_RANGE beyond 2^31 work
 // items.
 absl::StatusOr<ExpandedPlan> ExpandPlan(const TilePlan& plan,

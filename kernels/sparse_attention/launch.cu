@@ -2,9 +2,11 @@
 #include <cuda_runtime.h>
 
 #include <cmath>
+#include <string>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/cuda/status.h"
 #include "base/status_macros.h"
 #include "kernels/sparse_attention/kernel.cuh"
@@ -29,27 +31,39 @@ absl::StatusOr<EncodeTiled> GetEncodeTiled() {
   return reinterpret_cast<EncodeTiled>(function);
 }
 
-// (head_dim, rows, heads), boxes of 64 columns x `box_rows` rows, swizzled.
-absl::Status MakeMap(EncodeTiled encode, const void* data, int64_t head_dim,
-                     int64_t rows, int64_t heads, int64_t stride_row,
-                     int64_t stride_head, int box_rows, CUtensorMap* map) {
-  const cuuint64_t dims[3] = {static_cast<cuuint64_t>(head_dim),
-                              static_cast<cuuint64_t>(rows),
-                              static_cast<cuuint64_t>(heads)};
-  const cuuint64_t strides[2] = {static_cast<cuuint64_t>(stride_row * 2),
-                                 static_cast<cuuint64_t>(stride_head * 2)};
-  const cuuint32_t box[3] = {64, static_cast<cuuint32_t>(box_rows), 1};
-  const cuuint32_t steps[3] = {1, 1, 1};
-  const CUresult result =
-      encode(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, const_cast<void*>(data),
-             dims, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-             CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-             CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+// A dimension of a bf16 tensor, innermost first.
+struct MapDim {
+  int64_t size;
+  int64_t stride;  // elements
+  int32_t box;
+};
+
+// A swizzled map whose boxes are 64 columns of the first dimension wide.
+template <int kRank>
+absl::Status MakeMap(EncodeTiled encode, const void* data,
+                     const MapDim (&tensor)[kRank], CUtensorMap* map) {
+  cuuint64_t dims[kRank];
+  cuuint64_t strides[kRank];  // bytes, of all dimensions but the first
+  cuuint32_t box[kRank];
+  cuuint32_t steps[kRank];
+  for (int i = 0; i < kRank; ++i) {
+    dims[i] = static_cast<cuuint64_t>(tensor[i].size);
+    strides[i] = static_cast<cuuint64_t>(tensor[i].stride * 2);
+    box[i] = static_cast<cuuint32_t>(tensor[i].box);
+    steps[i] = 1;
+  }
+  const CUresult result = encode(
+      map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, kRank, const_cast<void*>(data),
+      dims, strides + 1, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+      CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+      CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result == CUDA_SUCCESS) return absl::OkStatus();
+  const auto print = [](std::string* out, const MapDim& dim) {
+    absl::StrAppend(out, dim.size, " by ", dim.stride);
+  };
   return absl::InvalidArgumentError(
-      absl::StrCat("tensor map of ", heads, " x ", rows, " x ", head_dim,
-                   ", strides ", stride_head, ", ", stride_row,
-                   ": driver error ", static_cast<int>(result)));
+      absl::StrCat("tensor map of (", absl::StrJoin(tensor, ", ", print),
+                   ") elements: driver error ", static_cast<int>(result)));
 }
 
 template <int kHeadDim>
@@ -59,19 +73,31 @@ absl::Status Launch(const SparseAttentionParams& params,
   OVERTURE_ASSIGN_OR_RETURN(const EncodeTiled encode, GetEncodeTiled());
   sm90::KernelParams p;
   const auto kv_map = [&](const void* data, int rows, CUtensorMap* map) {
-    return MakeMap(encode, data, kHeadDim, plan.kv_len, params.num_kv_heads,
-                   params.stride_kv_row, params.stride_kv_head, rows, map);
+    return MakeMap(encode, data,
+                   {{kHeadDim, 1, sm90::kPanel},
+                    {plan.kv_len, params.stride_kv_row, rows},
+                    {params.num_kv_heads, params.stride_kv_head, 1}},
+                   map);
+  };
+  const int packed = plan.packed_heads();
+  const auto query_map = [&](const void* data, int64_t stride_row,
+                             int64_t stride_head, int rows, CUtensorMap* map) {
+    return MakeMap(encode, data,
+                   {{kHeadDim, 1, sm90::kPanel},
+                    {packed, stride_head, packed},
+                    {plan.q_len, stride_row, rows / packed},
+                    {params.num_q_heads / packed, stride_head * packed, 1}},
+                   map);
   };
   OVERTURE_RETURN_IF_ERROR(kv_map(params.k, sm90::kSubTile, &p.k));
   OVERTURE_RETURN_IF_ERROR(kv_map(params.k, sm90::kBlockN, &p.k2));
   OVERTURE_RETURN_IF_ERROR(kv_map(params.v, sm90::kSubTile, &p.v));
   OVERTURE_RETURN_IF_ERROR(kv_map(params.v, sm90::kBlockN, &p.v2));
-  OVERTURE_RETURN_IF_ERROR(MakeMap(encode, params.q, kHeadDim, plan.q_len,
-                                   params.num_q_heads, params.stride_q_row,
-                                   params.stride_q_head, sm90::kBlockM, &p.q));
-  OVERTURE_RETURN_IF_ERROR(MakeMap(encode, params.o, kHeadDim, plan.q_len,
-                                   params.num_q_heads, params.stride_o_row,
-                                   params.stride_o_head, 64, &p.o));
+  OVERTURE_RETURN_IF_ERROR(query_map(params.q, params.stride_q_row,
+                                     params.stride_q_head, sm90::kBlockM,
+                                     &p.q));
+  OVERTURE_RETURN_IF_ERROR(
+      query_map(params.o, params.stride_o_row, params.stride_o_head, 64, &p.o));
   p.k_data = static_cast<const __nv_bfloat16*>(params.k);
   p.v_data = static_cast<const __nv_bfloat16*>(params.v);
   p.stride_kv_row = params.stride_kv_row;
@@ -81,8 +107,8 @@ absl::Status Launch(const SparseAttentionParams& params,
   p.stride_o_head = params.stride_o_head;
   p.lse = params.lse;
   p.scale_log2 = params.scale * static_cast<float>(M_LOG2E);
-  p.num_q_heads = params.num_q_heads;
-  p.group = params.num_q_heads / params.num_kv_heads;
+  p.num_heads = params.num_q_heads / packed;
+  p.group = p.num_heads / params.num_kv_heads;
   p.plan = plan;
 
   constexpr int kShared = sizeof(typename T::SharedStorage);

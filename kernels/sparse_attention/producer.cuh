@@ -115,7 +115,7 @@ __device__ __forceinline__ void Produce(
   const int lane = thread & 31;
   const bool leader = thread == 0;
   constexpr uint32_t kTileBytes = kBlockN * T::kPanels * kPanel * 2;
-  const int total = p.num_q_heads * p.plan.num_q_tiles;
+  const int total = p.num_heads * p.plan.num_q_tiles;
 
   Ring<T::kStages> ring;
   uint32_t item_phase = 0;
@@ -128,24 +128,23 @@ __device__ __forceinline__ void Produce(
         ItemInfo info = {-1, 0, 0};
         if (slot < total) {
           const int item = p.plan.order[slot];
-          info.q_head = item / p.plan.num_q_tiles;
-          info.q_tile = item - info.q_head * p.plan.num_q_tiles;
+          info.head = item / p.plan.num_q_tiles;
+          info.q_tile = item - info.head * p.plan.num_q_tiles;
           const PlanCell cell =
-              p.plan.cells[CellOf(p, info.q_head, info.q_tile)];
+              CellOf(p.plan, p.num_heads, info.head, info.q_tile);
           info.num_steps = (cell.num_tiles + 1) / 2 +
                            (cell.num_columns + kBlockN - 1) / kBlockN;
         }
         s.item = info;
-        if (info.q_head < 0) {
+        if (info.head < 0) {
           ptx::BarrierArrive(&s.q_full);
         } else {
           ptx::BarrierArriveExpect(&s.q_full, kBlockM * T::kPanels * 128);
-          const int64_t tile0 = p.plan.q_begin / kBlockM * kBlockM;
-          const int row =
-              static_cast<int>(tile0 - p.plan.q_begin) + info.q_tile * kBlockM;
+          const QueryTile tile(p.plan, info.head, info.q_tile);
+          const int row = tile.begin - static_cast<int>(p.plan.q_begin);
           for (int panel = 0; panel < T::kPanels; ++panel) {
-            ptx::TmaLoad3d(&p.q, &s.q[panel * kBlockM * kPanel], &s.q_full,
-                           panel * kPanel, row, info.q_head, ptx::kEvictFirst);
+            ptx::TmaLoad4d(&p.q, &s.q[panel * kBlockM * kPanel], &s.q_full,
+                           panel * kPanel, 0, row, info.head, ptx::kEvictFirst);
           }
         }
       }
@@ -155,13 +154,12 @@ __device__ __forceinline__ void Produce(
     const ItemInfo item = ReadItem(s.item);
     if (warp != 0 && lane == 0) ptx::BarrierArrive(&s.q_empty);
     item_phase ^= 1;
-    if (item.q_head < 0) return;
+    if (item.head < 0) return;
 
-    const int kv_head = item.q_head / p.group;
-    const PlanCell cell = p.plan.cells[CellOf(p, item.q_head, item.q_tile)];
+    const int kv_head = item.head / p.group;
+    const PlanCell cell = CellOf(p.plan, p.num_heads, item.head, item.q_tile);
     const int tiles = cell.num_tiles;
-    const int64_t tile_begin =
-        (p.plan.q_begin / kBlockM + item.q_tile) * kBlockM;
+    const int tile_begin = QueryTile(p.plan, item.head, item.q_tile).begin;
 
     // Key tiles, two a step, from the diagonal backwards. Warp 0 alone.
     const int tile_steps = (tiles + 1) / 2;

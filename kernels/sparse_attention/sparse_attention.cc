@@ -55,6 +55,14 @@ absl::Status LaunchSparseAttentionWith(AttentionKernel kernel,
                                        const DeviceTilePlan& plan,
                                        void* stream) {
   OVERTURE_RETURN_IF_ERROR(SupportsSparseAttention(params));
+  const int32_t group = params.num_q_heads / params.num_kv_heads;
+  if (plan.tile_rows < kGpuTileRows / kMaxPackedHeads ||
+      kGpuTileRows % plan.tile_rows != 0 || group % plan.packed_heads() != 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "plan tiles have ", plan.tile_rows, " rows, the GPU kernel takes ",
+        kGpuTileRows, " / (a power of two, at most ", kMaxPackedHeads,
+        ", that divides the ", group, " query heads of a KV head)"));
+  }
   return kernel == AttentionKernel::kSm90
              ? LaunchSparseAttentionSm90(params, plan, stream)
              : LaunchSparseAttentionSm80(params, plan, stream);

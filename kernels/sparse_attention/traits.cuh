@@ -47,7 +47,7 @@ struct StepInfo {
 
 // What one work item is.
 struct ItemInfo {
-  int32_t q_head;  // < 0: no more work
+  int32_t head;  // of the items, see query_tile.cuh; < 0: no more work
   int32_t q_tile;
   int32_t num_steps;
 };

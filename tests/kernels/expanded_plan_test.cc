@@ -71,15 +71,39 @@ TEST(ExpandedPlanTest, EveryItemStandsInTheOrderOnce) {
   EXPECT_EQ(*items.begin(), 0);
 }
 
+TEST(ExpandedPlanTest, HeadsOfAGroupPackByThePowerOfTwoInThem) {
+  EXPECT_EQ(GpuTileRows(8, 32, 8), 32);
+  EXPECT_EQ(GpuTileRows(1, 32, 8), 32);
+  EXPECT_EQ(GpuTileRows(32, 32, 8), 128);  // each query head has its own list
+  EXPECT_EQ(GpuTileRows(8, 8, 8), 128);
+  EXPECT_EQ(GpuTileRows(2, 12, 2), 64);  // six heads: packs of two
+  EXPECT_EQ(GpuTileRows(2, 6, 2), 128);
+  EXPECT_EQ(GpuTileRows(1, 128, 1), 2);  // at most 64 heads
+}
+
+TEST(ExpandedPlanTest, PacksOfHeadsAreOneItem) {
+  OVERTURE_ASSERT_OK_AND_ASSIGN(const TilePlan plan,
+                                DensePlan({.q_begin = 10,
+                                           .q_len = 60,
+                                           .kv_len = 70,
+                                           .tile_rows = 32,
+                                           .tile_keys = kGpuTileKeys}));
+  OVERTURE_ASSERT_OK_AND_ASSIGN(const ExpandedPlan expanded,
+                                ExpandPlan(plan, 8, 2));
+  // Three query tiles of 1, 1 and 2 key tiles; two packs of four heads.
+  EXPECT_THAT(expanded.order, ElementsAre(2, 5, 1, 4, 0, 3));
+}
+
 TEST(ExpandedPlanTest, RefusesOtherTileShapesAndListCounts) {
   TilePlan plan = TwoListPlan();
   EXPECT_THAT(ExpandPlan(plan, 8, 4),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("num_lists is 2, must be 1, 4")));
-  plan.tile_rows = 64;
-  EXPECT_THAT(ExpandPlan(plan, 4, 2),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("64 x 64, the GPU kernel takes 128 x 64")));
+  plan.tile_rows = 32;
+  EXPECT_THAT(
+      ExpandPlan(plan, 4, 2),
+      StatusIs(absl::StatusCode::kInvalidArgument,
+               HasSubstr("32 x 64, the GPU kernel takes 128 x 64 or 64 x 64")));
 }
 
 }  // namespace

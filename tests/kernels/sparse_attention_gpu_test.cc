@@ -10,6 +10,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/selectors/static_plans.h"
+#include "kernels/sparse_attention/expanded_plan.h"
 #include "kernels/sparse_attention/launch.h"
 #include "kernels/sparse_attention/sparse_attention.h"
 #include "kernels/sparse_attention/uploaded_plan.h"
@@ -238,6 +239,45 @@ TEST_P(SparseAttentionGpuTest, LargeScoresMoveTheReferenceOften) {
 TEST_P(SparseAttentionGpuTest, GroupsOfOneAndOfEight) {
   Check(Dense(5, 300), {3, 3, head_dim()}, 7);
   Check(Dense(5, 300), {8, 1, head_dim()}, 8);
+}
+
+TEST_P(SparseAttentionGpuTest, PackedHeadsShareTheirKvHeadsList) {
+  const uint32_t seed = std::random_device{}();
+  RecordProperty("seed", std::to_string(seed));
+  std::mt19937 random(seed);
+  for (int32_t group : {2, 4, 8, 12}) {
+    const Shape shape = {2 * group, 2, head_dim()};
+    for (const auto& [q_begin, q_len] :
+         std::vector<std::pair<int64_t, int64_t>>{{0, 129}, {77, 91}}) {
+      for (int32_t num_lists : {2, 1}) {
+        SCOPED_TRACE(::testing::PrintToString(
+            std::tuple(seed, group, q_begin, q_len, num_lists)));
+        const TilePlan plan = RandomPlan(
+            {.q_begin = q_begin,
+             .q_len = q_len,
+             .kv_len = q_begin + q_len,
+             .tile_rows = GpuTileRows(num_lists, shape.num_q_heads, 2),
+             .tile_keys = 64,
+             .num_lists = num_lists,
+             .num_columns = 60,
+             .empty_cells = 0.1},
+            random);
+        Check(plan, shape, random());
+      }
+    }
+  }
+}
+
+TEST_P(SparseAttentionGpuTest, OnePackedRowAndTheLargestPack) {
+  const auto dense = [](int64_t q_begin, int64_t q_len, int32_t tile_rows) {
+    return *DensePlan({.q_begin = q_begin,
+                       .q_len = q_len,
+                       .kv_len = q_begin + q_len,
+                       .tile_rows = tile_rows,
+                       .tile_keys = 64});
+  };
+  Check(dense(333, 1, 32), {8, 2, head_dim()}, 9);
+  Check(dense(3, 67, 128 / kMaxPackedHeads), {64, 1, head_dim()}, 10);
 }
 
 INSTANTIATE_TEST_SUITE_P(

@@ -14,6 +14,7 @@
 #include "kernels/ptx/copy.cuh"
 #include "kernels/ptx/mma.cuh"
 #include "kernels/sparse_attention/device_plan.h"
+#include "kernels/sparse_attention/query_tile.cuh"
 #include "kernels/sparse_attention/softmax.cuh"
 
 namespace overture::kernels::sm80 {
@@ -35,10 +36,10 @@ struct KernelParams {
   int64_t stride_kv_head;
   int64_t stride_o_row;
   int64_t stride_o_head;
-  float* lse;        // [q_heads, q_len] or null
-  float scale_log2;  // softmax scale * log2(e)
-  int32_t num_q_heads;
-  int32_t group;  // query heads per KV head
+  float* lse;         // [q_heads, q_len] or null
+  float scale_log2;   // softmax scale * log2(e)
+  int32_t num_heads;  // of work items: query heads / packed heads
+  int32_t group;      // of those per KV head
   DeviceTilePlan plan;
 };
 
@@ -188,19 +189,19 @@ __global__ void __launch_bounds__(kThreads, 1)
   const DeviceTilePlan& plan = p.plan;
 
   const int item = plan.order[blockIdx.x];
-  const int q_head = item / plan.num_q_tiles;
+  const int head = item / plan.num_q_tiles;
   const int q_tile = item % plan.num_q_tiles;
-  const int list =
-      static_cast<int>(int64_t{q_head} * plan.num_lists / p.num_q_heads);
-  const int64_t kv_offset = q_head / p.group * p.stride_kv_head;
-  const auto tile_begin =
-      static_cast<int>((plan.q_begin / kBlockM + q_tile) * kBlockM);
-  // Row of q of the block's first row; negative at a ragged edge.
-  const int first_row = tile_begin - static_cast<int>(plan.q_begin);
-  const auto exists = [&](int row) { return row >= 0 && row < plan.q_len; };
+  const int64_t kv_offset = head / p.group * p.stride_kv_head;
+  const QueryTile tile(plan, head, q_tile);
+  // Row of q that a row of the block is; outside [0, q_len) at ragged edges.
+  const auto q_row = [&](int row) {
+    return tile.Position(row) - static_cast<int>(plan.q_begin);
+  };
+  const auto exists = [&](int row) {
+    return q_row(row) >= 0 && q_row(row) < plan.q_len;
+  };
 
-  StepCursor cursor(plan,
-                    plan.cells[int64_t{list} * plan.num_q_tiles + q_tile]);
+  StepCursor cursor(plan, CellOf(plan, p.num_heads, head, q_tile));
   const auto load = [&](const Step& step, int stage) {
     const auto offset_of = [&](int row) -> int64_t {
       if (step.columns != nullptr) {
@@ -214,11 +215,11 @@ __global__ void __launch_bounds__(kThreads, 1)
   };
 
   // Start Q, then the first keys.
-  CopyRows<kHeadDim, kBlockM>(
-      p.q + q_head * p.stride_q_head, s.q, [&](int row) -> int64_t {
-        return exists(first_row + row) ? (first_row + row) * p.stride_q_row
-                                       : -1;
-      });
+  CopyRows<kHeadDim, kBlockM>(p.q, s.q, [&](int row) -> int64_t {
+    return exists(row)
+               ? q_row(row) * p.stride_q_row + tile.Head(row) * p.stride_q_head
+               : -1;
+  });
   ptx::CopyAsyncCommit();
   Step next;
   bool more = cursor.Next(next);
@@ -256,9 +257,11 @@ __global__ void __launch_bounds__(kThreads, 1)
     if (step.columns != nullptr) {
       const int limit = step.count - 1;
       if (step.count < kBlockN) Mask(scores, {limit, limit}, lane);
-    } else if (step.begin + kBlockN - 1 > tile_begin) {
-      const int limit = tile_begin + row - step.begin;
-      Mask(scores, {limit, limit + 8}, lane);
+    } else if (step.begin + kBlockN - 1 > tile.begin) {
+      Mask(scores,
+           {tile.Position(row) - step.begin,
+            tile.Position(row + 8) - step.begin},
+           lane);
     }
     float scale[2];
     if (softmax.Update(scores, p.scale_log2, scale)) Rescale(o, scale);
@@ -274,17 +277,17 @@ __global__ void __launch_bounds__(kThreads, 1)
   Rescale(o, inverse);
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    const int q_row = first_row + row + 8 * r;
-    if (!exists(q_row)) continue;
-    auto* out = reinterpret_cast<uint32_t*>(p.o + q_row * p.stride_o_row +
-                                            q_head * p.stride_o_head);
+    const int mine = row + 8 * r;
+    if (!exists(mine)) continue;
+    auto* out = reinterpret_cast<uint32_t*>(p.o + q_row(mine) * p.stride_o_row +
+                                            tile.Head(mine) * p.stride_o_head);
 #pragma unroll
     for (int block = 0; block < kHeadDim / 8; ++block) {
       out[block * 4 + (lane & 3)] =
           Pack(o[4 * block + 2 * r], o[4 * block + 2 * r + 1]);
     }
     if (p.lse != nullptr && (lane & 3) == 0) {
-      p.lse[q_head * plan.q_len + q_row] = lse[r];
+      p.lse[tile.Head(mine) * plan.q_len + q_row(mine)] = lse[r];
     }
   }
 }

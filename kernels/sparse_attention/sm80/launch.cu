@@ -14,6 +14,7 @@ namespace {
 template <int kHeadDim>
 absl::Status Launch(const SparseAttentionParams& params,
                     const DeviceTilePlan& plan, cudaStream_t stream) {
+  const int num_heads = params.num_q_heads / plan.packed_heads();
   const sm80::KernelParams p = {
       .q = static_cast<const __nv_bfloat16*>(params.q),
       .k = static_cast<const __nv_bfloat16*>(params.k),
@@ -27,8 +28,8 @@ absl::Status Launch(const SparseAttentionParams& params,
       .stride_o_head = params.stride_o_head,
       .lse = params.lse,
       .scale_log2 = params.scale * static_cast<float>(M_LOG2E),
-      .num_q_heads = params.num_q_heads,
-      .group = params.num_q_heads / params.num_kv_heads,
+      .num_heads = num_heads,
+      .group = num_heads / params.num_kv_heads,
       .plan = plan};
   constexpr int kShared = sizeof(sm80::SharedStorage<kHeadDim>);
   auto* kernel = &sm80::SparseAttentionKernel<kHeadDim>;
@@ -36,8 +37,7 @@ absl::Status Launch(const SparseAttentionParams& params,
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                            kShared),
       "shared memory of the attention kernel"));
-  kernel<<<params.num_q_heads * plan.num_q_tiles, sm80::kThreads, kShared,
-           stream>>>(p);
+  kernel<<<num_heads * plan.num_q_tiles, sm80::kThreads, kShared, stream>>>(p);
   return CudaLaunchStatus("sm80::SparseAttentionKernel");
 }
 
