@@ -1,0 +1,240 @@
+// The indices of the largest scores of many lists at once, exactly: radix
+// select over the ordered bits of the floats, eight blocks a list, four
+// launches, each of which reads the lists once.
+//
+//   rounds 0 to 2  count the next 11, 11 and 10 bits of the scores that share
+//                  the bits settled so far; the round after adds the blocks'
+//                  counts up and so settles those bits of the smallest score
+//                  that is still taken
+//   round 3        every block writes what it takes of its slice, in order; the
+//                  counts have told it how much the blocks before it take
+//
+// Nothing is sorted, nothing but counts is kept in between, and no block waits
+// for another within a launch.
+#pragma once
+
+#include <cstdint>
+#include <cub/block/block_scan.cuh>
+
+#include "kernels/selectors/ordered_bits.h"
+
+namespace overture::kernels::select_top {
+
+inline constexpr int kBlocks = 8;  // of a list
+inline constexpr int kThreads = 512;
+inline constexpr int kWarps = kThreads / 32;
+inline constexpr int kPerThread = 8;  // scores of a chunk
+inline constexpr int kChunk = kThreads * kPerThread;
+inline constexpr int kRounds = 4;
+inline constexpr int kBins = 2048;
+inline constexpr int kBinsPerThread = kBins / kThreads;
+static_assert(kBinsPerThread == 4, "counts travel as int4");
+
+// The bits that a round counts.
+__device__ constexpr int Shift(int round) {
+  return round == 0 ? 21 : round == 1 ? 10 : 0;
+}
+__device__ constexpr uint32_t Mask(int round) {
+  return round == 2 ? 0x3ff : 0x7ff;
+}
+// Those that are settled when it starts.
+__device__ constexpr uint32_t Settled(int round) {
+  return round == 0 ? 0 : ~0u << Shift(round - 1);
+}
+
+// The first `forced` of `count` indices are taken before all others, then those
+// of the largest scores, ties to the smaller index, NaN last.
+// REQUIRES forced <= count <= n.
+struct List {
+  const float* scores;  // [n]
+  int32_t* out;         // [count], ascending
+  int64_t n;
+  int32_t count;
+  int32_t forced;
+};
+
+// What a block hands to itself in the next round.
+struct Progress {
+  uint32_t smallest;       // settled bits of the smallest score taken
+  int32_t wanted;          // scores to take among those that share these bits
+  int32_t greater_before;  // scores above them in the slices before
+  int32_t equal_before;    // scores that share them in the slices before
+};
+
+// Memory of one list between the rounds, contents of no matter before them.
+struct Scratch {
+  Progress progress[kBlocks];
+  int32_t counts[2][kBlocks][kBins];  // by round in turn
+};
+
+struct Shared {
+  int32_t counts[kBins];
+  Progress progress;
+  int32_t warps[2][kWarps];  // by chunk in turn
+  typename cub::BlockScan<uint64_t, kThreads>::TempStorage scan;
+};
+
+// The ordered bits of a thread's scores of a chunk; those outside [begin, end)
+// are not `valid`. A warp's scores are neighbours.
+struct Chunk {
+  uint32_t bits[kPerThread];
+  bool valid[kPerThread];
+
+  __device__ __forceinline__ Chunk(const float* scores, int64_t chunk,
+                                   int64_t begin, int64_t end) {
+#pragma unroll
+    for (int i = 0; i < kPerThread; ++i) {
+      const int64_t at = Index(chunk, i);
+      valid[i] = at >= begin && at < end;
+      bits[i] = valid[i] ? __float_as_uint(scores[at]) : 0;
+    }
+#pragma unroll
+    for (int i = 0; i < kPerThread; ++i) bits[i] = OrderedBits(bits[i]);
+  }
+
+  static __device__ __forceinline__ int64_t Index(int64_t chunk, int i) {
+    const int warp = threadIdx.x / 32;
+    const int lane = threadIdx.x % 32;
+    return chunk * kChunk + (warp * kPerThread + i) * 32 + lane;
+  }
+};
+
+// Adds up what all blocks counted in `round` and settles its bits.
+__device__ __forceinline__ void Settle(int round, int block, Scratch& scratch,
+                                       Shared& s) {
+  // From the top bin down: bins of all blocks below, of those before above 32
+  // bits.
+  const int first_bin = kBins - kBinsPerThread * (threadIdx.x + 1);
+  uint64_t bins[kBinsPerThread] = {};
+  for (int b = 0; b < kBlocks; ++b) {
+    const int4 counts = *reinterpret_cast<const int4*>(
+        &scratch.counts[round % 2][b][first_bin]);
+    const uint64_t unit = b < block ? (uint64_t{1} << 32 | 1) : 1;
+    bins[0] += counts.x * unit;
+    bins[1] += counts.y * unit;
+    bins[2] += counts.z * unit;
+    bins[3] += counts.w * unit;
+  }
+  uint64_t above = bins[0] + bins[1] + bins[2] + bins[3];
+  cub::BlockScan<uint64_t, kThreads>(s.scan).ExclusiveSum(above, above);
+  const Progress progress = s.progress;
+  __syncthreads();  // all have read it
+#pragma unroll
+  for (int i = kBinsPerThread - 1; i >= 0; --i) {
+    const auto all_above = static_cast<int32_t>(above);
+    const auto all = static_cast<int32_t>(bins[i]);
+    if (all_above < progress.wanted && progress.wanted <= all_above + all) {
+      s.progress = {
+          .smallest = progress.smallest | static_cast<uint32_t>(first_bin + i)
+                                              << Shift(round),
+          .wanted = progress.wanted - all_above,
+          .greater_before =
+              progress.greater_before + static_cast<int32_t>(above >> 32),
+          .equal_before = static_cast<int32_t>(bins[i] >> 32)};
+    }
+    above += bins[i];
+  }
+  __syncthreads();
+}
+
+// Writes what this block takes of chunks [first, last).
+__device__ __forceinline__ void Emit(const List& list, int64_t first,
+                                     int64_t last, Shared& s) {
+  const int warp = threadIdx.x / 32;
+  const int lane = threadIdx.x % 32;
+  const uint32_t below = (1u << lane) - 1;
+  const uint32_t smallest = s.progress.smallest;
+  const int32_t wanted = s.progress.wanted;
+  int32_t greater = s.progress.greater_before;
+  int32_t equal = s.progress.equal_before;
+  for (int64_t c = first; c < last; ++c) {
+    const Chunk chunk(list.scores, c, list.forced, list.n);
+    uint32_t is_greater[kPerThread];  // by lane
+    uint32_t is_equal[kPerThread];
+    int32_t packed = 0;  // of the warp: greater below, equal above 16 bits
+#pragma unroll
+    for (int i = 0; i < kPerThread; ++i) {
+      is_greater[i] =
+          __ballot_sync(~0u, chunk.valid[i] && chunk.bits[i] > smallest);
+      is_equal[i] =
+          __ballot_sync(~0u, chunk.valid[i] && chunk.bits[i] == smallest);
+      packed += __popc(is_greater[i]) + (__popc(is_equal[i]) << 16);
+    }
+    // Two sets in turn: one barrier a chunk.
+    int32_t* warps = s.warps[c & 1];
+    if (lane == 0) warps[warp] = packed;
+    __syncthreads();
+    int32_t before = 0;
+    int32_t total = 0;
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) {
+      if (w == warp) before = total;
+      total += warps[w];
+    }
+    int32_t my_greater = greater + (before & 0xffff);
+    int32_t my_equal = equal + (before >> 16);
+    // Most of a warp's 32 neighbours hold nothing that is taken.
+#pragma unroll
+    for (int i = 0; i < kPerThread; ++i) {
+      if ((is_greater[i] | is_equal[i]) == 0) continue;
+      const int32_t g = my_greater + __popc(is_greater[i] & below);
+      const int32_t e = my_equal + __popc(is_equal[i] & below);
+      const bool takes_tie = (is_equal[i] >> lane & 1) && e < wanted;
+      if ((is_greater[i] >> lane & 1) || takes_tie) {
+        list.out[list.forced + g + min(e, wanted)] =
+            static_cast<int32_t>(Chunk::Index(c, i));
+      }
+      my_greater += __popc(is_greater[i]);
+      my_equal += __popc(is_equal[i]);
+    }
+    greater += total & 0xffff;
+    equal += total >> 16;
+  }
+}
+
+// One round of one block of a list.
+template <int kRound>
+__device__ __forceinline__ void Run(const List& list, int block,
+                                    Scratch& scratch, Shared& s) {
+  constexpr bool kIsLast = kRound + 1 == kRounds;
+  if (kIsLast && block == 0) {
+    for (int i = threadIdx.x; i < list.forced; i += kThreads) list.out[i] = i;
+  }
+  if (list.count == list.forced) return;
+  // This block's slice: whole chunks.
+  const int64_t num_chunks = (list.n + kChunk - 1) / kChunk;
+  const int64_t slice = (num_chunks + kBlocks - 1) / kBlocks;
+  const int64_t first = min(block * slice, num_chunks);
+  const int64_t last = min(first + slice, num_chunks);
+
+  if (threadIdx.x == 0) {
+    s.progress = kRound == 0 ? Progress{.wanted = list.count - list.forced}
+                             : scratch.progress[block];
+  }
+  __syncthreads();
+  if constexpr (kRound > 0) Settle(kRound - 1, block, scratch, s);
+  if constexpr (kIsLast) {
+    Emit(list, first, last, s);
+  } else {
+    const uint32_t smallest = s.progress.smallest;
+    for (int i = threadIdx.x; i < kBins; i += kThreads) s.counts[i] = 0;
+    __syncthreads();
+    for (int64_t c = first; c < last; ++c) {
+      const Chunk chunk(list.scores, c, list.forced, list.n);
+#pragma unroll
+      for (int i = 0; i < kPerThread; ++i) {
+        if (chunk.valid[i] && (chunk.bits[i] & Settled(kRound)) == smallest) {
+          atomicAdd(&s.counts[chunk.bits[i] >> Shift(kRound) & Mask(kRound)],
+                    1);
+        }
+      }
+    }
+    __syncthreads();
+    for (int i = threadIdx.x; i < kBins; i += kThreads) {
+      scratch.counts[kRound % 2][block][i] = s.counts[i];
+    }
+    if (threadIdx.x == 0) scratch.progress[block] = s.progress;
+  }
+}
+
+}  // namespace overture::kernels::select_top
