@@ -2,10 +2,12 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <new>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/cuda/device.h"
@@ -17,6 +19,7 @@
 #include "engine/cuda_weights.h"
 #include "engine/cuda_workspace.h"
 #include "kernels/probe_attention/probe_attention.h"
+#include "kernels/selectors/vertical_slash_gpu.h"
 #include "kernels/sparse_attention/sparse_attention.h"
 
 namespace overture::engine {
@@ -51,7 +54,15 @@ class CudaBackend final : public Backend {
 
   int64_t WorkspaceBytes(int64_t num_tokens) const override {
     if (num_tokens < 1) return 0;
-    return Plan({.num_tokens = num_tokens, .num_new = num_tokens})
+    // Under any selector: more columns than any configuration in use has
+    // (3,500), and more distances (6,096).
+    const std::vector<kernels::VerticalSlashSize> sizes(
+        config().num_q_heads, {.vertical = 8192, .slash = 8192});
+    return Plan({.num_tokens = num_tokens,
+                 .num_new = num_tokens,
+                 .selector_bytes = kernels::VerticalSlashScratchBytes(
+                     std::min(num_tokens, kCudaMaxSegmentRows), num_tokens,
+                     sizes)})
         .device_bytes();
   }
 
@@ -59,7 +70,7 @@ class CudaBackend final : public Backend {
     OVERTURE_RETURN_IF_ERROR(Validate(job, config()));
     // The device is a setting of the thread.
     OVERTURE_RETURN_IF_CUDA_ERROR(cudaSetDevice(device_.index));
-    const CudaWorkspacePlan plan = Plan(CudaPrefill::ShapeOf(job));
+    const CudaWorkspacePlan plan = Plan(CudaPrefill::ShapeOf(job, config()));
     OVERTURE_RETURN_IF_ERROR(Reserve(plan));
     try {
       return CudaPrefill({.weights = *weights_,

@@ -3,10 +3,8 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <cmath>
-#include <exception>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
@@ -16,8 +14,9 @@
 #include "engine/row_pieces.h"
 #include "kernels/probe_attention/probe_attention.h"
 #include "kernels/selectors/static_plans.h"
-#include "kernels/sparse_attention/expanded_plan.h"
+#include "kernels/selectors/vertical_slash_gpu.h"
 #include "kernels/sparse_attention/sparse_attention.h"
+#include "kernels/tile_plan.h"
 #include "kernels/transformer_ops/transformer_ops.h"
 
 namespace overture::engine {
@@ -34,41 +33,26 @@ absl::Status AsInternal(const absl::Status& status) {
   return absl::InternalError(status.message());
 }
 
-// Columns and distances of every head, heads spread over the cores.
-absl::StatusOr<std::vector<kernels::VerticalSlashIndex>> SelectHeads(
-    const float* columns, const float* diagonals, int64_t kv_len,
-    absl::Span<const kernels::VerticalSlashSize> sizes) {
-  const int32_t num_heads = static_cast<int32_t>(sizes.size());
-  std::vector<kernels::VerticalSlashIndex> indices(num_heads);
-  std::atomic<bool> failed = false;
-#pragma omp parallel for schedule(dynamic)
-  for (int32_t head = 0; head < num_heads; ++head) {
-    try {
-      indices[head] = kernels::SelectVerticalSlash(
-          absl::MakeConstSpan(columns + head * kv_len, kv_len),
-          absl::MakeConstSpan(diagonals + head * kv_len, kv_len), sizes[head]);
-    } catch (const std::exception&) {
-      failed = true;  // out of memory: nothing may leave the parallel region
-    }
-  }
-  if (failed) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("no host memory to rank ", kv_len, " columns"));
-  }
-  return indices;
-}
-
 }  // namespace
 
-CudaWorkspaceShape CudaPrefill::ShapeOf(const PrefillJob& job) {
-  const bool selects = job.selector.kind == SelectorSpec::Kind::kVerticalSlash;
+CudaWorkspaceShape CudaPrefill::ShapeOf(const PrefillJob& job,
+                                        const ModelConfig& config) {
   const int64_t n = static_cast<int64_t>(job.tokens.size());
-  return {.num_tokens = n,
-          .num_new = n - job.num_cached,
-          .segment_rows =
-              selects ? job.selector.segment_tokens : kCudaMaxSegmentRows,
-          .selects = selects,
-          .window_rows = NeedsVotes(job) ? job.view->window : 0};
+  CudaWorkspaceShape shape{
+      .num_tokens = n,
+      .num_new = n - job.num_cached,
+      .window_rows = NeedsVotes(job) ? job.view->window : 0};
+  if (job.selector.kind == SelectorSpec::Kind::kVerticalSlash) {
+    shape.segment_rows = job.selector.segment_tokens;
+    for (int32_t layer = 0; layer < config.num_layers; ++layer) {
+      shape.selector_bytes =
+          std::max(shape.selector_bytes,
+                   kernels::VerticalSlashScratchBytes(
+                       std::min(shape.num_new, shape.segment_rows), n,
+                       SizesOfLayer(job.selector, layer, config.num_q_heads)));
+    }
+  }
+  return shape;
 }
 
 CudaPrefill::CudaPrefill(const Resources& resources, const PrefillJob& job)
@@ -78,7 +62,7 @@ CudaPrefill::CudaPrefill(const Resources& resources, const PrefillJob& job)
       config_(resources.weights.config()),
       job_(job),
       compute_(resources.compute),
-      segment_rows_(ShapeOf(job).segment_rows) {}
+      segment_rows_(ShapeOf(job, config_).segment_rows) {}
 
 absl::StatusOr<PrefillOutput> CudaPrefill::Run() {
   // The buffers are lent: nothing may be in flight when they go back, nor when
@@ -100,6 +84,11 @@ absl::StatusOr<PrefillOutput> CudaPrefill::Run() {
   }
   OVERTURE_RETURN_IF_ERROR(RunLayers());
   OVERTURE_RETURN_IF_ERROR(SumPhases());
+  if (selects()) {
+    computed_pairs_ +=
+        static_cast<double>(*Pinned<uint64_t>(plan_.host_pairs)) /
+        config_.num_q_heads;
+  }
   output_.density = causal_pairs_ > 0 ? computed_pairs_ / causal_pairs_ : 1.0;
   return std::move(output_);
 }
@@ -119,6 +108,12 @@ absl::Status CudaPrefill::RunLayers() {
                             .rows = num_new,
                             .columns = config_.hidden_size},
                            compute_.get())));
+  if (selects()) {
+    OVERTURE_RETURN_IF_ERROR(
+        CudaStatus(cudaMemsetAsync(Device<void>(plan_.pairs), 0,
+                                   plan_.pairs.bytes, compute_.get()),
+                   "clearing the count of pairs"));
+  }
   for (int32_t layer = 0; layer < config_.num_layers; ++layer) {
     OVERTURE_RETURN_IF_ERROR(RunLayer(layer));
     if (layer > 0) OVERTURE_RETURN_IF_ERROR(FinishLayer(layer - 1));
@@ -162,16 +157,11 @@ absl::Status CudaPrefill::RunSegment(Rows segment) {
   OVERTURE_RETURN_IF_ERROR(ProjectQkv(segment));
   const Rows output = {std::max(segment.begin, first_output_row_), segment.end};
   if (output.size() > 0) {
-    const Plan* plan = nullptr;
     OVERTURE_RETURN_IF_ERROR(Enter(Phase::kSelector));
-    if (selects()) {
-      OVERTURE_RETURN_IF_ERROR(ChoosePlan(segment, output));
-      plan = &*selected_plan_;
-    } else {
-      OVERTURE_ASSIGN_OR_RETURN(plan, StaticPlan(output));
-    }
+    OVERTURE_ASSIGN_OR_RETURN(const kernels::DeviceTilePlan plan,
+                              PlanOf(segment, output));
     OVERTURE_RETURN_IF_ERROR(Enter(Phase::kAttention));
-    OVERTURE_RETURN_IF_ERROR(Attend(segment, output, *plan));
+    OVERTURE_RETURN_IF_ERROR(Attend(segment, output, plan));
     OVERTURE_RETURN_IF_ERROR(ProjectAndMlp(segment, output));
   }
   return paced_[num_segments_++ % 2].Record(compute_);
@@ -295,7 +285,19 @@ absl::Status CudaPrefill::CopyVotes() {
       "copying votes");
 }
 
-absl::Status CudaPrefill::ChoosePlan(Rows segment, Rows output) {
+absl::StatusOr<kernels::DeviceTilePlan> CudaPrefill::PlanOf(Rows segment,
+                                                            Rows output) {
+  const double causal =
+      static_cast<double>(CausalPairs(output.begin, output.end));
+  causal_pairs_ += causal;
+  if (selects()) return ChoosePlan(segment, output);
+  OVERTURE_ASSIGN_OR_RETURN(const StaticPlan* plan, GetStaticPlan(output));
+  computed_pairs_ += causal * plan->density;
+  return plan->uploaded.plan();
+}
+
+absl::StatusOr<kernels::DeviceTilePlan> CudaPrefill::ChoosePlan(Rows segment,
+                                                                Rows output) {
   const int64_t kv_len = segment.end;
   const int64_t num_rows =
       std::min<int64_t>(kernels::kProbeRows, segment.size());
@@ -306,37 +308,22 @@ absl::Status CudaPrefill::ChoosePlan(Rows segment, Rows output) {
   const bool with_votes =
       votes() && kv_len == num_tokens() && job_.view->window <= num_rows;
   OVERTURE_RETURN_IF_ERROR(Probe(q, num_rows, kv_len, true, with_votes));
-  const int64_t count = config_.num_q_heads * kv_len;
-  float* columns = Pinned<float>(plan_.host_sums);
-  float* diagonals = columns + count;
-  for (const auto& [to, from] :
-       {std::pair(columns, Device<float>(plan_.columns)),
-        std::pair(diagonals, Device<float>(plan_.diagonals))}) {
-    OVERTURE_RETURN_IF_ERROR(
-        CudaStatus(cudaMemcpyAsync(to, from, count * sizeof(float),
-                                   cudaMemcpyDeviceToHost, compute_.get()),
-                   "copying probe sums"));
-  }
-  OVERTURE_RETURN_IF_ERROR(compute_.Synchronize());
-  OVERTURE_RETURN_IF_ERROR(CheckStop());
-  OVERTURE_ASSIGN_OR_RETURN(
-      const std::vector<kernels::VerticalSlashIndex> indices,
-      SelectHeads(columns, diagonals, kv_len,
-                  SizesOfLayer(job_.selector, layer_, config_.num_q_heads)));
-  absl::StatusOr<kernels::TilePlan> plan =
-      kernels::BuildVerticalSlashPlan({.q_begin = output.begin,
-                                       .q_len = output.size(),
-                                       .kv_len = kv_len,
-                                       .tile_rows = kernels::kGpuTileRows,
-                                       .tile_keys = kernels::kGpuTileKeys},
-                                      indices, kernels::RangeForm::kAligned);
-  if (!plan.ok()) return AsInternal(plan.status());
-  // The stream was awaited above: nothing reads the plan before this one.
-  OVERTURE_ASSIGN_OR_RETURN(selected_plan_, Upload(*plan));
-  return absl::OkStatus();
+  const absl::StatusOr<kernels::VerticalSlashGpuPlan> chosen =
+      kernels::LaunchVerticalSlashPlan(
+          {.column_sums = Device<float>(plan_.columns),
+           .diagonal_sums = Device<float>(plan_.diagonals),
+           .sizes = SizesOfLayer(job_.selector, layer_, config_.num_q_heads),
+           .q_begin = output.begin,
+           .q_len = output.size(),
+           .kv_len = kv_len,
+           .pairs = Device<uint64_t>(plan_.pairs)},
+          Device<void>(plan_.selector), plan_.selector.bytes, compute_.get());
+  if (!chosen.ok()) return AsInternal(chosen.status());
+  return chosen->plan;
 }
 
-absl::StatusOr<const CudaPrefill::Plan*> CudaPrefill::StaticPlan(Rows output) {
+absl::StatusOr<const CudaPrefill::StaticPlan*> CudaPrefill::GetStaticPlan(
+    Rows output) {
   const std::pair<int64_t, int64_t> key = {output.begin, output.end};
   const auto found = static_plans_.find(key);
   if (found != static_plans_.end()) return &found->second;
@@ -345,31 +332,24 @@ absl::StatusOr<const CudaPrefill::Plan*> CudaPrefill::StaticPlan(Rows output) {
                                  .kv_len = output.end,
                                  .tile_rows = kernels::kGpuTileRows,
                                  .tile_keys = kernels::kGpuTileKeys};
-  absl::StatusOr<kernels::TilePlan> plan =
+  const absl::StatusOr<kernels::TilePlan> plan =
       job_.selector.kind == SelectorSpec::Kind::kAShape
           ? kernels::AShapePlan(shape, job_.selector.num_initial,
                                 job_.selector.num_local)
           : kernels::DensePlan(shape);
   if (!plan.ok()) return AsInternal(plan.status());
-  OVERTURE_ASSIGN_OR_RETURN(Plan uploaded, Upload(*plan));
-  return &static_plans_.emplace(key, std::move(uploaded)).first->second;
-}
-
-absl::StatusOr<CudaPrefill::Plan> CudaPrefill::Upload(
-    const kernels::TilePlan& plan) {
   absl::StatusOr<kernels::UploadedPlan> uploaded =
-      kernels::UploadedPlan::Upload(plan, config_.num_q_heads,
+      kernels::UploadedPlan::Upload(*plan, config_.num_q_heads,
                                     config_.num_kv_heads, compute_);
   if (!uploaded.ok()) return AsInternal(uploaded.status());
-  return Plan{.uploaded = *std::move(uploaded),
-              .density = kernels::Cost(plan).density};
+  return &static_plans_
+              .emplace(key, StaticPlan{*std::move(uploaded),
+                                       kernels::Cost(*plan).density})
+              .first->second;
 }
 
-absl::Status CudaPrefill::Attend(Rows segment, Rows output, const Plan& plan) {
-  const double causal =
-      static_cast<double>(CausalPairs(output.begin, output.end));
-  causal_pairs_ += causal;
-  computed_pairs_ += causal * plan.density;
+absl::Status CudaPrefill::Attend(Rows segment, Rows output,
+                                 const kernels::DeviceTilePlan& plan) {
   const int64_t offset =
       (output.begin - segment.begin) * weights_.q_size() * kElement;
   return AsInternal(kernels::LaunchSparseAttention(
@@ -388,7 +368,7 @@ absl::Status CudaPrefill::Attend(Rows segment, Rows output, const Plan& plan) {
        .num_kv_heads = config_.num_kv_heads,
        .head_dim = config_.head_dim,
        .scale = 1.0f / std::sqrt(static_cast<float>(config_.head_dim))},
-      plan.uploaded.plan(), compute_.get()));
+      plan, compute_.get()));
 }
 
 absl::Status CudaPrefill::ProjectAndMlp(Rows segment, Rows output) {
@@ -427,7 +407,6 @@ absl::Status CudaPrefill::ProjectAndMlp(Rows segment, Rows output) {
 }
 
 absl::Status CudaPrefill::FinalLogits() {
-  OVERTURE_RETURN_IF_ERROR(Enter(Phase::kLinear));
   OVERTURE_RETURN_IF_ERROR(AsInternal(
       kernels::LaunchRmsNorm({.x = residual_row(num_tokens() - 1),
                               .weight = weights_.output_norm().data(),
@@ -436,15 +415,23 @@ absl::Status CudaPrefill::FinalLogits() {
                               .rows = 1,
                               .columns = config_.hidden_size},
                              compute_.get())));
+  OVERTURE_RETURN_IF_ERROR(Enter(Phase::kLinear));
   OVERTURE_RETURN_IF_ERROR(AsInternal(weights_.lm_head().Apply(
       Device<void>(plan_.normed), 1, Device<void>(plan_.logits), DType::kF32,
       /*accumulate=*/false, compute_)));
+  OVERTURE_RETURN_IF_ERROR(Enter(Phase::kOther));
   OVERTURE_RETURN_IF_ERROR(
       CudaStatus(cudaMemcpyAsync(Pinned<void>(plan_.host_logits),
                                  Device<void>(plan_.logits), plan_.logits.bytes,
                                  cudaMemcpyDeviceToHost, compute_.get()),
                  "copying logits"));
-  OVERTURE_RETURN_IF_ERROR(Enter(Phase::kOther));
+  if (selects()) {
+    OVERTURE_RETURN_IF_ERROR(
+        CudaStatus(cudaMemcpyAsync(Pinned<void>(plan_.host_pairs),
+                                   Device<void>(plan_.pairs), plan_.pairs.bytes,
+                                   cudaMemcpyDeviceToHost, compute_.get()),
+                   "copying the count of pairs"));
+  }
   OVERTURE_RETURN_IF_ERROR(compute_.Synchronize());
   const float* logits = Pinned<float>(plan_.host_logits);
   output_.logits.assign(logits, logits + config_.vocab_size);

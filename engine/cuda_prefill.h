@@ -5,8 +5,7 @@
 //     read the stored prefix into pinned memory, copy it to the device
 //     for each segment of the new tokens
 //       norm, QKV, RoPE            in chunks of kCudaChunkRows
-//       choose the segment's keys  (vertical-slash: sums on the GPU, the choice
-//                                  and the plan on the host)
+//       choose the segment's keys  vertical-slash: sums, choice and plan
 //       attention
 //       output projection, MLP     in chunks
 //     copy the layer's new rows to pinned memory, on a stream of their own
@@ -33,9 +32,8 @@
 #include "engine/backend.h"
 #include "engine/cuda_weights.h"
 #include "engine/cuda_workspace.h"
-#include "kernels/selectors/vertical_slash.h"
+#include "kernels/sparse_attention/device_plan.h"
 #include "kernels/sparse_attention/uploaded_plan.h"
-#include "kernels/tile_plan.h"
 
 namespace overture::engine {
 
@@ -52,13 +50,15 @@ class CudaPrefill {
     std::byte* pinned = nullptr;
   };
 
-  // REQUIRES Validate(job, weights.config()).ok() and a plan of ShapeOf(job).
+  // REQUIRES Validate(job, weights.config()).ok() and a plan of the job's
+  // ShapeOf.
   CudaPrefill(const Resources& resources, const PrefillJob& job);
 
   // Once. Errors as Backend::Prefill, and RESOURCE_EXHAUSTED.
   absl::StatusOr<PrefillOutput> Run();
 
-  static CudaWorkspaceShape ShapeOf(const PrefillJob& job);
+  static CudaWorkspaceShape ShapeOf(const PrefillJob& job,
+                                    const ModelConfig& config);
 
  private:
   // Half-open range of absolute positions.
@@ -73,8 +73,8 @@ class CudaPrefill {
     Phase phase;
     Event event;
   };
-  // A plan on the device and the share of causal pairs that it computes.
-  struct Plan {
+  // A plan that depends on no data and the share of causal pairs it computes.
+  struct StaticPlan {
     kernels::UploadedPlan uploaded;
     double density = 1.0;
   };
@@ -85,13 +85,15 @@ class CudaPrefill {
   absl::Status FinishLayer(int32_t layer);
   absl::Status ReadPrefix(int32_t layer);
   absl::Status ProjectQkv(Rows segment);
-  absl::Status ChoosePlan(Rows segment, Rows output);
-  absl::StatusOr<const Plan*> StaticPlan(Rows output);
-  absl::StatusOr<Plan> Upload(const kernels::TilePlan& plan);
+  // The segment's plan for its output rows; good until the next segment's.
+  absl::StatusOr<kernels::DeviceTilePlan> PlanOf(Rows segment, Rows output);
+  absl::StatusOr<kernels::DeviceTilePlan> ChoosePlan(Rows segment, Rows output);
+  absl::StatusOr<const StaticPlan*> GetStaticPlan(Rows output);
   absl::Status Probe(const std::byte* q, int64_t num_rows, int64_t kv_len,
                      bool with_sums, bool with_votes);
   absl::Status CopyVotes();
-  absl::Status Attend(Rows segment, Rows output, const Plan& plan);
+  absl::Status Attend(Rows segment, Rows output,
+                      const kernels::DeviceTilePlan& plan);
   absl::Status ProjectAndMlp(Rows segment, Rows output);
   absl::Status FinalLogits();
 
@@ -146,11 +148,11 @@ class CudaPrefill {
   std::vector<Event> copied_;      // [2], by slot
   std::vector<Event> paced_;       // [2], by segment in turn
   int64_t num_segments_ = 0;       // given to the device so far
-  std::map<std::pair<int64_t, int64_t>, Plan> static_plans_;  // by output rows
-  std::optional<Plan> selected_plan_;  // of the last segment
+  // By output rows.
+  std::map<std::pair<int64_t, int64_t>, StaticPlan> static_plans_;
   std::vector<Mark> marks_;
 
-  double computed_pairs_ = 0;
+  double computed_pairs_ = 0;  // per head; chosen plans' are on the device
   double causal_pairs_ = 0;
   PrefillOutput output_;
 };

@@ -10,13 +10,11 @@ namespace {
 constexpr int64_t kAlignment = 256;  // what cudaMalloc gives
 constexpr int64_t kBf16 = 2;
 constexpr int64_t kF32 = 4;
+constexpr int64_t kCount = 8;
 // Scratch of a probe: past this more heads a launch gain nothing.
 constexpr int64_t kProbeBytes = int64_t{1} << 30;
 constexpr int64_t kTileRows = 128;
-constexpr int64_t kTileKeys = 64;
-// Columns a query tile may list in the bound of a plan: more than any
-// configuration in use (3,500), and no more than there are keys.
-constexpr int64_t kMaxColumns = 8192;
+constexpr int64_t kBuffersOfAPlan = 5;
 
 // Lays regions one after the other.
 class Carver {
@@ -45,7 +43,8 @@ CudaWorkspacePlan PlanCudaWorkspace(const ModelConfig& config,
       std::min({shape.num_new, shape.segment_rows, kCudaMaxSegmentRows});
   const int64_t chunk = std::min(shape.num_new, kCudaChunkRows);
   const int64_t layer_bytes = 2 * kv_size * n * kBf16;
-  const int64_t sum_bytes = shape.selects ? config.num_q_heads * n * kF32 : 0;
+  const bool selects = shape.selector_bytes > 0;
+  const int64_t sum_bytes = selects ? config.num_q_heads * n * kF32 : 0;
   const int64_t vote_bytes =
       shape.window_rows > 0 ? config.num_kv_heads * n * kF32 : 0;
   const bool probes = sum_bytes + vote_bytes > 0;
@@ -64,6 +63,8 @@ CudaWorkspacePlan PlanCudaWorkspace(const ModelConfig& config,
   plan.act = device.Take(chunk * config.intermediate_size * kBf16);
   plan.columns = device.Take(sum_bytes);
   plan.diagonals = device.Take(sum_bytes);
+  plan.selector = device.Take(shape.selector_bytes);
+  plan.pairs = device.Take(selects ? kCount : 0);
   plan.votes = device.Take(vote_bytes);
   plan.logits = device.Take(config.vocab_size * kF32);
   plan.probe_head_bytes = probe_head_bytes;
@@ -74,19 +75,18 @@ CudaWorkspacePlan PlanCudaWorkspace(const ModelConfig& config,
   }
   plan.arena_bytes = device.end();
 
-  // Per cell at most a range of 8 bytes for every other key tile, the columns,
-  // and 32 bytes of offsets, counts and order.
-  const int64_t lists = shape.selects ? config.num_q_heads : 1;
-  const int64_t cells = lists * (held / kTileRows + 2);
-  plan.plan_bytes =
-      cells * ((n / kTileKeys / 2 + 1) * 8 + 32 +
-               (shape.selects ? std::min(n, kMaxColumns) * 4 : 0)) +
-      config.num_q_heads * (held / kTileRows + 2) * 4;
+  // Of one list each: per query tile a cell of 32 bytes, at most two ranges of
+  // 8 and the work items; a segment may start and end in the middle of a tile,
+  // and the last layer runs the last row alone.
+  const int64_t segments = shape.num_new / held + 2;
+  const int64_t q_tiles = shape.num_new / kTileRows + 2 * segments + 1;
+  plan.plan_bytes = q_tiles * (32 + 2 * 8 + config.num_q_heads * 4) +
+                    (segments + 1) * kBuffersOfAPlan * kAlignment;
 
   Carver host;
   for (MemoryRegion& kv : plan.host_kv) kv = host.Take(layer_bytes);
   for (MemoryRegion& votes : plan.host_votes) votes = host.Take(vote_bytes);
-  plan.host_sums = host.Take(2 * sum_bytes);
+  plan.host_pairs = host.Take(selects ? kCount : 0);
   plan.host_logits = host.Take(config.vocab_size * kF32);
   plan.pinned_bytes = host.end();
   return plan;

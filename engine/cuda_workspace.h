@@ -23,7 +23,9 @@ struct CudaWorkspaceShape {
   int64_t num_new = 0;     // computed ones, 1 .. num_tokens
   // Rows of the longest segment, at most kCudaMaxSegmentRows count.
   int64_t segment_rows = kCudaMaxSegmentRows;
-  bool selects = true;      // vertical-slash: probe sums are needed
+  // Scratch in which the plan of any of its segments is chosen from probe sums;
+  // 0: none is.
+  int64_t selector_bytes = 0;
   int64_t window_rows = 0;  // that vote for a view; 0: none
 };
 
@@ -49,18 +51,21 @@ struct CudaWorkspacePlan {
   MemoryRegion act;              // bf16 [chunk, intermediate]
   MemoryRegion columns;          // fp32 [num_q_heads, num_tokens]
   MemoryRegion diagonals;        // as columns
+  MemoryRegion selector;         // a segment's plan and what it is made from
+  MemoryRegion pairs;            // uint64, computed under chosen plans so far
   MemoryRegion votes;            // fp32 [num_kv_heads, num_tokens]
   MemoryRegion logits;           // fp32 [vocab]
   int64_t probe_head_bytes = 0;  // scratch of a probe over one query head
   MemoryRegion probe;            // for as many of them as are worth it
   int64_t arena_bytes = 0;       // of all the above
-  // Allocated beside the arena: an upper bound for a segment's tile plan.
+  // Allocated beside the arena: an upper bound for the plans of all segments
+  // that depend on no data.
   int64_t plan_bytes = 0;
 
   // On the host, page-locked.
   std::array<MemoryRegion, 2> host_kv;     // as kv
   std::array<MemoryRegion, 2> host_votes;  // as votes
-  MemoryRegion host_sums;                  // columns, then diagonals
+  MemoryRegion host_pairs;                 // as pairs
   MemoryRegion host_logits;
   int64_t pinned_bytes = 0;
 

@@ -40,34 +40,40 @@ void ExpectDisjoint(std::vector<MemoryRegion> regions, int64_t end) {
 }
 
 TEST(CudaWorkspaceTest, RegionsDoNotOverlap) {
-  const CudaWorkspacePlan plan = PlanCudaWorkspace(
-      Llama8B(), {.num_tokens = 10007, .num_new = 333, .window_rows = 33},
-      ProbeBytes(10007));
-  ExpectDisjoint(
-      {plan.tokens, plan.residual, plan.kv[0], plan.kv[1], plan.q, plan.o,
-       plan.window_q, plan.normed, plan.qkv, plan.gate_up, plan.act,
-       plan.columns, plan.diagonals, plan.votes, plan.logits, plan.probe},
-      plan.arena_bytes);
+  const CudaWorkspacePlan plan = PlanCudaWorkspace(Llama8B(),
+                                                   {.num_tokens = 10007,
+                                                    .num_new = 333,
+                                                    .selector_bytes = 12345,
+                                                    .window_rows = 33},
+                                                   ProbeBytes(10007));
+  ExpectDisjoint({plan.tokens, plan.residual, plan.kv[0], plan.kv[1], plan.q,
+                  plan.o, plan.window_q, plan.normed, plan.qkv, plan.gate_up,
+                  plan.act, plan.columns, plan.diagonals, plan.selector,
+                  plan.pairs, plan.votes, plan.logits, plan.probe},
+                 plan.arena_bytes);
   ExpectDisjoint({plan.host_kv[0], plan.host_kv[1], plan.host_votes[0],
-                  plan.host_votes[1], plan.host_sums, plan.host_logits},
+                  plan.host_votes[1], plan.host_pairs, plan.host_logits},
                  plan.pinned_bytes);
   EXPECT_EQ(plan.kv[0].bytes, int64_t{2} * 8 * 10007 * 128 * 2);
   EXPECT_EQ(plan.residual.bytes, int64_t{333} * 4096 * 4);
   EXPECT_EQ(plan.q.bytes, int64_t{333} * 4096 * 2);
+  EXPECT_EQ(plan.selector.bytes, 12345);
 }
 
 TEST(CudaWorkspaceTest, AllNewTokensUnderAnySelectorAreTheUpperBound) {
   const int64_t n = 50000;
   const CudaWorkspacePlan bound = PlanCudaWorkspace(
-      Llama8B(), {.num_tokens = n, .num_new = n}, ProbeBytes(n));
+      Llama8B(), {.num_tokens = n, .num_new = n, .selector_bytes = 1 << 20},
+      ProbeBytes(n));
   for (const int64_t num_new : {int64_t{1}, int64_t{9000}, n}) {
-    for (const bool selects : {false, true}) {
-      const CudaWorkspacePlan plan = PlanCudaWorkspace(Llama8B(),
-                                                       {.num_tokens = n,
-                                                        .num_new = num_new,
-                                                        .segment_rows = 16384,
-                                                        .selects = selects},
-                                                       ProbeBytes(n));
+    for (const int64_t selector_bytes : {0, 1 << 20}) {
+      const CudaWorkspacePlan plan =
+          PlanCudaWorkspace(Llama8B(),
+                            {.num_tokens = n,
+                             .num_new = num_new,
+                             .segment_rows = 16384,
+                             .selector_bytes = selector_bytes},
+                            ProbeBytes(n));
       EXPECT_LE(plan.device_bytes(), bound.device_bytes());
       EXPECT_LE(plan.pinned_bytes, bound.pinned_bytes);
     }
@@ -76,18 +82,22 @@ TEST(CudaWorkspaceTest, AllNewTokensUnderAnySelectorAreTheUpperBound) {
 
 TEST(CudaWorkspaceTest, DensePrefillsCarryNoProbe) {
   const CudaWorkspacePlan plan = PlanCudaWorkspace(
-      Llama8B(), {.num_tokens = 4096, .num_new = 4096, .selects = false},
-      ProbeBytes(4096));
+      Llama8B(), {.num_tokens = 4096, .num_new = 4096}, ProbeBytes(4096));
   EXPECT_EQ(plan.probe.bytes, 0);
   EXPECT_EQ(plan.columns.bytes, 0);
-  EXPECT_EQ(plan.host_sums.bytes, 0);
+  EXPECT_EQ(plan.selector.bytes, 0);
+  EXPECT_EQ(plan.host_pairs.bytes, 0);
 }
 
 TEST(CudaWorkspaceTest, AMillionTokensFitBesideAnEightBModel) {
   const int64_t n = 1 << 20;
-  const CudaWorkspacePlan plan = PlanCudaWorkspace(
-      Llama8B(), {.num_tokens = n, .num_new = n, .segment_rows = 16384},
-      ProbeBytes(n));
+  const CudaWorkspacePlan plan =
+      PlanCudaWorkspace(Llama8B(),
+                        {.num_tokens = n,
+                         .num_new = n,
+                         .segment_rows = 16384,
+                         .selector_bytes = 300'000'000},
+                        ProbeBytes(n));
   // 16 GB of weights leave 84 of the 100 GB that one request may peak at.
   EXPECT_LT(plan.device_bytes(), int64_t{84} * 1000 * 1000 * 1000);
   // The residual stream and two layers' KV at least.
