@@ -200,7 +200,6 @@ absl::Status CudaPrefill::ReadPrefix(int32_t layer) {
 }
 
 absl::Status CudaPrefill::ProjectQkv(Rows segment) {
-  OVERTURE_RETURN_IF_ERROR(Enter(Phase::kLinear));
   const CudaLayerWeights& weights = weights_.layer(layer_);
   const int64_t n = num_tokens();
   const int64_t q_row_bytes = weights_.q_size() * kElement;
@@ -208,6 +207,7 @@ absl::Status CudaPrefill::ProjectQkv(Rows segment) {
   for (int64_t begin = segment.begin; begin < segment.end;
        begin += kCudaChunkRows) {
     const int64_t rows = std::min(kCudaChunkRows, segment.end - begin);
+    OVERTURE_RETURN_IF_ERROR(Enter(Phase::kOther));
     OVERTURE_RETURN_IF_ERROR(AsInternal(
         kernels::LaunchRmsNorm({.x = residual_row(begin),
                                 .weight = weights.attention_norm.data(),
@@ -216,9 +216,11 @@ absl::Status CudaPrefill::ProjectQkv(Rows segment) {
                                 .rows = rows,
                                 .columns = config_.hidden_size},
                                compute_.get())));
+    OVERTURE_RETURN_IF_ERROR(Enter(Phase::kLinear));
     OVERTURE_RETURN_IF_ERROR(AsInternal(weights.qkv->Apply(
         Device<void>(plan_.normed), rows, Device<void>(plan_.qkv), DType::kF32,
         /*accumulate=*/false, compute_)));
+    OVERTURE_RETURN_IF_ERROR(Enter(Phase::kOther));
     const int64_t kv_offset = begin * config_.head_dim * kElement;
     OVERTURE_RETURN_IF_ERROR(AsInternal(
         kernels::LaunchRopeKv({.qkv = Device<float>(plan_.qkv),
@@ -372,16 +374,17 @@ absl::Status CudaPrefill::Attend(Rows segment, Rows output,
 }
 
 absl::Status CudaPrefill::ProjectAndMlp(Rows segment, Rows output) {
-  OVERTURE_RETURN_IF_ERROR(Enter(Phase::kLinear));
   const CudaLayerWeights& weights = weights_.layer(layer_);
   for (int64_t begin = output.begin; begin < output.end;
        begin += kCudaChunkRows) {
     const int64_t rows = std::min(kCudaChunkRows, output.end - begin);
     const int64_t o_offset =
         (begin - segment.begin) * weights_.q_size() * kElement;
+    OVERTURE_RETURN_IF_ERROR(Enter(Phase::kLinear));
     OVERTURE_RETURN_IF_ERROR(AsInternal(weights.o->Apply(
         Device<std::byte>(plan_.o) + o_offset, rows, residual_row(begin),
         DType::kF32, /*accumulate=*/true, compute_)));
+    OVERTURE_RETURN_IF_ERROR(Enter(Phase::kOther));
     OVERTURE_RETURN_IF_ERROR(
         AsInternal(kernels::LaunchRmsNorm({.x = residual_row(begin),
                                            .weight = weights.mlp_norm.data(),
@@ -390,15 +393,18 @@ absl::Status CudaPrefill::ProjectAndMlp(Rows segment, Rows output) {
                                            .rows = rows,
                                            .columns = config_.hidden_size},
                                           compute_.get())));
+    OVERTURE_RETURN_IF_ERROR(Enter(Phase::kLinear));
     OVERTURE_RETURN_IF_ERROR(AsInternal(weights.gate_up->Apply(
         Device<void>(plan_.normed), rows, Device<void>(plan_.gate_up),
         DType::kBF16, /*accumulate=*/false, compute_)));
+    OVERTURE_RETURN_IF_ERROR(Enter(Phase::kOther));
     OVERTURE_RETURN_IF_ERROR(AsInternal(
         kernels::LaunchSwiGlu({.gate_up = Device<void>(plan_.gate_up),
                                .out = Device<void>(plan_.act),
                                .rows = rows,
                                .columns = config_.intermediate_size},
                               compute_.get())));
+    OVERTURE_RETURN_IF_ERROR(Enter(Phase::kLinear));
     OVERTURE_RETURN_IF_ERROR(AsInternal(weights.down->Apply(
         Device<void>(plan_.act), rows, residual_row(begin), DType::kF32,
         /*accumulate=*/true, compute_)));
@@ -407,6 +413,7 @@ absl::Status CudaPrefill::ProjectAndMlp(Rows segment, Rows output) {
 }
 
 absl::Status CudaPrefill::FinalLogits() {
+  OVERTURE_RETURN_IF_ERROR(Enter(Phase::kOther));
   OVERTURE_RETURN_IF_ERROR(AsInternal(
       kernels::LaunchRmsNorm({.x = residual_row(num_tokens() - 1),
                               .weight = weights_.output_norm().data(),
