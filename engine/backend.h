@@ -5,7 +5,7 @@
 // projection, MLP in token chunks.
 //
 // Thread rule: one Prefill at a time per back end (the scheduler's job); all
-// callbacks come from the calling thread.
+// callbacks come from the calling thread. Health may be asked from any thread.
 #pragma once
 
 #include <cstddef>
@@ -95,6 +95,9 @@ class Backend {
   virtual int64_t WorkspaceBytes(int64_t num_tokens) const = 0;
   // CANCELLED when stopped; otherwise errors of io, or INTERNAL.
   virtual absl::StatusOr<PrefillOutput> Prefill(const PrefillJob& job) = 0;
+  // UNAVAILABLE with the reason once the device is lost to this process: from
+  // the end of the prefill that met it, for good. OK until then.
+  virtual absl::Status Health() const = 0;
 };
 
 enum class ComputeDType : uint8_t { kAuto, kBF16, kF32 };

@@ -42,6 +42,8 @@ class CpuBackend final : public Backend {
     }
   }
 
+  absl::Status Health() const override { return absl::OkStatus(); }
+
  private:
   std::unique_ptr<const CpuWeights> weights_;
 };

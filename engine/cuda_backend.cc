@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <mutex>
 #include <new>
 #include <string>
 #include <utility>
@@ -67,6 +68,18 @@ class CudaBackend final : public Backend {
   }
 
   absl::StatusOr<PrefillOutput> Prefill(const PrefillJob& job) override {
+    absl::StatusOr<PrefillOutput> output = Run(job);
+    if (!output.ok()) CheckDevice();
+    return output;
+  }
+
+  absl::Status Health() const override {
+    const std::lock_guard lock(mutex_);
+    return health_;
+  }
+
+ private:
+  absl::StatusOr<PrefillOutput> Run(const PrefillJob& job) {
     OVERTURE_RETURN_IF_ERROR(Validate(job, config()));
     // The device is a setting of the thread.
     OVERTURE_RETURN_IF_CUDA_ERROR(cudaSetDevice(device_.index));
@@ -87,7 +100,18 @@ class CudaBackend final : public Backend {
     }
   }
 
- private:
+  // Nothing is in flight after a prefill, failed or not: what this call reports
+  // has destroyed the context, and every later call would report it, too.
+  void CheckDevice() {
+    const cudaError_t error = cudaDeviceSynchronize();
+    if (error == cudaSuccess) return;
+    const std::lock_guard lock(mutex_);
+    if (!health_.ok()) return;
+    health_ = absl::UnavailableError(absl::StrCat(
+        device_name(),
+        " is lost: ", CudaStatus(error, "waiting for it").message()));
+  }
+
   CudaWorkspacePlan Plan(const CudaWorkspaceShape& shape) const {
     return PlanCudaWorkspace(config(), shape,
                              kernels::ProbeScratchBytes(shape.num_tokens, 1));
@@ -125,6 +149,8 @@ class CudaBackend final : public Backend {
   const std::unique_ptr<const CudaWeights> weights_;
   DeviceBuffer<std::byte> arena_;
   PinnedBuffer<std::byte> pinned_;
+  mutable std::mutex mutex_;
+  absl::Status health_;  // guarded by mutex_
 };
 
 }  // namespace

@@ -17,8 +17,8 @@ namespace overture::engine {
 //
 // A prefill that does not fit the device's free memory is refused before it
 // starts: RESOURCE_EXHAUSTED with the bytes needed. A CUDA error while it runs
-// is INTERNAL; if it has destroyed the context (IsStickyCudaError), every later
-// prefill fails with it, too.
+// is INTERNAL; if it has destroyed the context (a trap, a bad address, a lost
+// device), Health says so from then on.
 //
 // UNIMPLEMENTED for a head dim other than 64, 96 and 128, hidden or
 // intermediate sizes that are not multiples of 8, or a device of compute

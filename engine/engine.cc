@@ -96,6 +96,7 @@ class EngineImpl final : public Engine {
   cache::ChainPolicy ChainPolicyFor(
       const SelectorSpec& selector) const override;
 
+  absl::Status Health() const override { return backend_->Health(); }
   const Backend& backend() const override { return *backend_; }
   int64_t max_prompt_tokens() const override { return max_prompt_tokens_; }
   int32_t num_queued() const override { return scheduler_.num_queued(); }
@@ -174,6 +175,7 @@ class EngineImpl::Io final : public PrefillIo {
 };
 
 absl::Status EngineImpl::Validate(const PrefillRequest& request) const {
+  OVERTURE_RETURN_IF_ERROR(Health());
   const int64_t n = static_cast<int64_t>(request.tokens.size());
   if (n == 0) return absl::InvalidArgumentError("tokens is empty");
   if (n > max_prompt_tokens_) {
@@ -236,6 +238,8 @@ absl::StatusOr<PrefillResult> EngineImpl::RunInTurn(
     Clock::time_point begin, PrefillObserver* observer) {
   if (observer != nullptr) observer->Queued(ticket.ahead());
   OVERTURE_RETURN_IF_ERROR(ticket.Wait(request.stop));
+  // The prefill before this one may have cost the device.
+  OVERTURE_RETURN_IF_ERROR(Health());
   pending_commits_.Wait(request.stop, kMaxCommitWait);
 
   PrefillResult result;

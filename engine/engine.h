@@ -8,8 +8,10 @@
 // Errors: INVALID_ARGUMENT / OUT_OF_RANGE with field, value and limit;
 // RESOURCE_EXHAUSTED when the queue is full or the prompt needs more memory
 // than allowed, before anything starts; CANCELLED within one layer of
-// request.stop; INTERNAL for our own or the device's failure. A damaged prefix
-// is not an error: it is dropped and recomputed.
+// request.stop; INTERNAL for our own or the device's failure, of which nothing
+// is stored; UNAVAILABLE with the reason for every prefill after a failure that
+// has cost the device, those in the queue included. A damaged prefix is not an
+// error: it is dropped and recomputed.
 #pragma once
 
 #include <cstdint>
@@ -111,8 +113,12 @@ class Engine {
   virtual absl::StatusOr<PrefillResult> Prefill(PrefillRequest request,
                                                 PrefillObserver* observer) = 0;
 
+  // Not OK once no prefill can run any more, as Backend::Health. What is stored
+  // can be read all the same.
+  virtual absl::Status Health() const = 0;
+
   // What Prefill would accept, without running: the errors above that depend
-  // on the request alone.
+  // on the request alone, and Health.
   virtual absl::Status Validate(const PrefillRequest& request) const = 0;
 
   // Root and chain rules for a selector: what Lookup needs.

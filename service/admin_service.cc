@@ -50,6 +50,8 @@ absl::Status Info(const ServiceContext& context, v1::ServerInfo* out) {
   out->set_queued_requests(context.engine->num_queued());
   out->set_running_requests(context.engine->num_running());
   out->set_live_handles(context.handles->size());
+  const absl::Status health = context.engine->Health();
+  out->set_unhealthy(std::string(health.message()));
   return absl::OkStatus();
 }
 

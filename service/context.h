@@ -98,6 +98,8 @@ struct ServiceContext {
   absl::Time started;
   // Whether KV reaches the disk; shown as a health name of its own.
   std::function<void(bool)> set_kv_writes_healthy;
+  // The engine's health, once it is not OK.
+  std::function<void(const absl::Status&)> set_prefills_unhealthy;
 
   const engine::ModelConfig& model() const {
     return engine->backend().config();

@@ -71,6 +71,10 @@ void PrefillCall::Run() {
     Log(Severity::kError,
         absl::StrCat("service: prefill failed: ", status.message()));
   }
+  // Before the caller knows: who asks for health next is told.
+  if (const absl::Status health = context_.engine->Health(); !health.ok()) {
+    context_.set_prefills_unhealthy(health);
+  }
   AddRetryDelay(call_, status, context_.retry->Millis());
   context_.prefills->Leave();
   stream_->Close(ToGrpc(status));

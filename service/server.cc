@@ -19,8 +19,9 @@
 namespace overture::service {
 namespace {
 
+constexpr char kPrefillHealthName[] = "overture.v1.PrefillService";
 constexpr std::array<const char*, 5> kHealthNames = {
-    "overture.v1.PrefillService", "overture.v1.KvCacheService",
+    kPrefillHealthName, "overture.v1.KvCacheService",
     "overture.v1.SessionService", "overture.v1.AdminService",
     kKvWritesHealthName};
 
@@ -86,6 +87,9 @@ Server::Server(const ServerOptions& options, const ServerParts& parts)
   context_.started = absl::Now();
   context_.set_kv_writes_healthy = [this](bool healthy) {
     SetKvWritesHealthy(healthy);
+  };
+  context_.set_prefills_unhealthy = [this](const absl::Status& reason) {
+    SetPrefillsUnhealthy(reason);
   };
   services_ = std::make_unique<Services>(&context_);
 }
@@ -153,6 +157,19 @@ void Server::SetKvWritesHealthy(bool healthy) {
   // After Shutdown of the health service this changes nothing.
   server->GetHealthCheckService()->SetServingStatus(kKvWritesHealthName,
                                                     healthy);
+}
+
+void Server::SetPrefillsUnhealthy(const absl::Status& reason) {
+  if (prefills_unhealthy_.exchange(true)) return;
+  Log(Severity::kError,
+      absl::StrCat("service: no prefill runs until the server is started "
+                   "again, stored KV is served on: ",
+                   reason.message()));
+  grpc::Server* server = serving_.load();
+  if (server == nullptr) return;
+  for (const char* name : {"", kPrefillHealthName}) {
+    server->GetHealthCheckService()->SetServingStatus(name, false);
+  }
 }
 
 void Server::ExpireLoop() {

@@ -4,7 +4,9 @@
 // Start() and Shutdown() belong to one thread; everything else is safe from
 // any. Health names: "" (the whole server), one per service
 // ("overture.v1.PrefillService" ...), and kKvWritesHealthName for writing KV,
-// which alone fails while the disk does.
+// which alone fails while the disk does. When the engine's device is lost ""
+// and the prefill service's name fail for good: prefills get UNAVAILABLE, all
+// else is served on.
 //
 //   OVERTURE_ASSIGN_OR_RETURN(auto server, Server::Start(options, parts));
 //   ...
@@ -87,6 +89,7 @@ class Server {
   Server(const ServerOptions& options, const ServerParts& parts);
   absl::Status Listen(const ServerOptions& options);
   void SetKvWritesHealthy(bool healthy);
+  void SetPrefillsUnhealthy(const absl::Status& reason);
   void ExpireLoop();
 
   CallGate prefills_;
@@ -101,6 +104,7 @@ class Server {
   std::unique_ptr<grpc::Server> grpc_;
   // grpc_ once it is known: a call may come in before Start() has stored it.
   std::atomic<grpc::Server*> serving_{nullptr};
+  std::atomic<bool> prefills_unhealthy_{false};
 
   absl::Mutex mutex_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;

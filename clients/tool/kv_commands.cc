@@ -253,7 +253,8 @@ absl::Status RunInfo(CommandArgs args) {
            {"evicted_bytes", cache.evicted_bytes()}}},
          {"queued_requests", info.queued_requests()},
          {"running_requests", info.running_requests()},
-         {"live_handles", info.live_handles()}});
+         {"live_handles", info.live_handles()},
+         {"unhealthy", info.unhealthy()}});
     return absl::OkStatus();
   }
   absl::PrintF("overtured  %s, up %d s\n", info.version(),
@@ -272,6 +273,9 @@ absl::Status RunInfo(CommandArgs args) {
   absl::PrintF("now        %d running, %d queued, %d handles\n",
                info.running_requests(), info.queued_requests(),
                info.live_handles());
+  if (!info.unhealthy().empty()) {
+    absl::PrintF("unhealthy  no prefill runs: %s\n", info.unhealthy());
+  }
   return absl::OkStatus();
 }
 

@@ -28,6 +28,7 @@ Harness::Harness(Options options) {
   cache_ = *std::move(cache);
 
   options.backend.gate = &gate_;
+  options.backend.device_fault = &device_fault_;
   auto backend = std::make_unique<testing::FakeBackend>(options.backend);
   const testing::FakeModelFiles files(backend->config());
   auto engine =

@@ -49,6 +49,8 @@ class Harness {
   Server& server() { return *server_; }
   cache::KvCache& cache() { return *cache_; }
   testing::Gate& gate() { return gate_; }
+  // The prefill that passes the gate next, or stands at it, loses the device.
+  void LoseDevice() { device_fault_ = true; }
   // As a full disk does; reads go on.
   void FailWrites(bool fail);
   void Advance(absl::Duration by);
@@ -62,6 +64,7 @@ class Harness {
  private:
   cache::Faults faults_;
   testing::Gate gate_;
+  std::atomic<bool> device_fault_ = false;
   absl::Mutex clock_mutex_;
   absl::Time now_ = absl::UnixEpoch() + absl::Hours(24 * 365 * 50);
   testing::FakeTokenizer tokenizer_;

@@ -45,6 +45,14 @@ int Health(Harness& harness, const std::string& name) {
 constexpr int kServing = 1;
 constexpr int kNotServing = 2;
 
+v1::ServerInfo Info(Harness& harness) {
+  grpc::ClientContext context;
+  v1::ServerInfo info;
+  EXPECT_THAT(harness.admin().GetServerInfo(&context, {}, &info),
+              HasCode(grpc::StatusCode::OK));
+  return info;
+}
+
 // gRPC's in-process transport drops calls when a server begins to shut down;
 // HTTP/2 lets them end.
 Harness::Options OverTcp() {
@@ -196,10 +204,7 @@ TEST(ServerTest, APromptOfAMillionTokensIsJudgedNotCutOff) {
 TEST(ServerTest, InfoTellsModelLimitsAndState) {
   Harness harness;
   RunPrefill(harness, TokensRequest(Ids(600)));
-  grpc::ClientContext context;
-  v1::ServerInfo info;
-  ASSERT_THAT(harness.admin().GetServerInfo(&context, {}, &info),
-              HasCode(grpc::StatusCode::OK));
+  const v1::ServerInfo info = Info(harness);
   EXPECT_NE(info.version(), "");
   EXPECT_EQ(info.model().name(), "fake");
   EXPECT_EQ(info.model().weights_digest(), std::string(32, 0x5a));
@@ -215,6 +220,62 @@ TEST(ServerTest, InfoTellsModelLimitsAndState) {
   EXPECT_EQ(info.running_requests(), 0);
   EXPECT_EQ(info.cache().num_spans(), 3);
   EXPECT_EQ(info.head_sizes_digest(), "");
+  EXPECT_EQ(info.unhealthy(), "");
+}
+
+TEST(ServerTest, ALostDeviceFailsItsPrefillAndEndsPrefillsAlone) {
+  Harness harness;
+  const PrefillAnswer before = RunPrefill(harness, TokensRequest(Ids(600)));
+  CreateSession(harness, "s");
+  ASSERT_THAT(before.status, HasCode(grpc::StatusCode::OK));
+  harness.gate().Close();
+  PrefillAnswer meets, waits;
+  std::thread first([&] {
+    v1::PrefillRequest request = TokensRequest(Ids(600, 7));
+    request.set_session_id("s");
+    meets = RunPrefill(harness, request);
+  });
+  harness.gate().AwaitArrival();
+  std::thread second(
+      [&] { waits = RunPrefill(harness, TokensRequest(Ids(300, 9))); });
+  while (Info(harness).queued_requests() < 1) std::this_thread::yield();
+  EXPECT_EQ(Health(harness, ""), kServing);
+  harness.LoseDevice();
+  harness.gate().Open();
+  first.join();
+  second.join();
+
+  EXPECT_THAT(meets.status, HasCode(grpc::StatusCode::INTERNAL, "bad address"));
+  EXPECT_THAT(waits.status, HasCode(grpc::StatusCode::UNAVAILABLE,
+                                    "the fake device is lost"));
+  EXPECT_THAT(
+      RunPrefill(harness, TokensRequest(Ids(600))).status,
+      HasCode(grpc::StatusCode::UNAVAILABLE, "the fake device is lost"));
+  EXPECT_EQ(Health(harness, ""), kNotServing);
+  EXPECT_EQ(Health(harness, "overture.v1.PrefillService"), kNotServing);
+  for (const char* name :
+       {"overture.v1.KvCacheService", "overture.v1.SessionService",
+        "overture.v1.AdminService", kKvWritesHealthName}) {
+    EXPECT_EQ(Health(harness, name), kServing) << name;
+  }
+
+  const v1::ServerInfo info = Info(harness);
+  EXPECT_EQ(info.unhealthy(), "the fake device is lost");
+  // What was stored is served on; of the prefill that failed nothing was, and
+  // its session has not moved.
+  v1::FetchRequest fetch;
+  fetch.set_handle(before.done().handle());
+  EXPECT_THAT(RunFetch(harness, fetch).status, HasCode(grpc::StatusCode::OK));
+  EXPECT_EQ(info.cache().num_spans(), 3);
+  EXPECT_EQ(info.live_handles(), 1);
+  grpc::ClientContext session_call;
+  v1::GetSessionRequest session_request;
+  session_request.set_id("s");
+  v1::Session session;
+  ASSERT_THAT(
+      harness.session().GetSession(&session_call, session_request, &session),
+      HasCode(grpc::StatusCode::OK));
+  EXPECT_EQ(session.num_turns(), 0);
 }
 
 TEST(ServerTest, InfoNamesTheSizesPerHead) {
@@ -225,10 +286,7 @@ TEST(ServerTest, InfoNamesTheSizesPerHead) {
   limits.default_selector.kind = engine::SelectorSpec::Kind::kVerticalSlash;
   limits.default_selector.head_sizes = limits.head_sizes;
   Harness harness(options);
-  grpc::ClientContext context;
-  v1::ServerInfo info;
-  ASSERT_THAT(harness.admin().GetServerInfo(&context, {}, &info),
-              HasCode(grpc::StatusCode::OK));
+  const v1::ServerInfo info = Info(harness);
   EXPECT_EQ(info.head_sizes_digest(),
             limits.head_sizes.digest().AsStringView());
   EXPECT_TRUE(info.default_selector().vertical_slash().per_head());

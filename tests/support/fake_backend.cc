@@ -86,6 +86,11 @@ absl::StatusOr<engine::PrefillOutput> FakeBackend::Prefill(
   for (int32_t layer = 0; layer < layout.num_layers; ++layer) {
     if (layer == 1 && options_.gate != nullptr) options_.gate->Pass(job.stop);
     if (job.stop.stop_requested()) return absl::CancelledError("stopped");
+    if (layer == 1 && options_.device_fault != nullptr &&
+        *options_.device_fault) {
+      lost_ = true;
+      return absl::InternalError("the fake device met a bad address");
+    }
     std::vector<float> kv(2 * layout.num_kv_heads * head_floats);
     auto* bytes = reinterpret_cast<std::byte*>(kv.data());
     MutableLayerKvView view{
@@ -136,6 +141,11 @@ absl::StatusOr<engine::PrefillOutput> FakeBackend::Prefill(
     }
   }
   return out;
+}
+
+absl::Status FakeBackend::Health() const {
+  if (!lost_) return absl::OkStatus();
+  return absl::UnavailableError("the fake device is lost");
 }
 
 FakeModelFiles::FakeModelFiles(engine::ModelConfig config)

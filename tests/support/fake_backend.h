@@ -1,8 +1,10 @@
 // A back end that computes nothing: KV, logits and views are plain functions of
 // tokens and positions, so that a test knows every byte that should come out.
-// It can be held at a layer, to look at a prefill that is under way.
+// It can be held at a layer, to look at a prefill that is under way, and lose
+// its device there.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <mutex>
@@ -60,6 +62,8 @@ class FakeBackend final : public engine::Backend {
     int64_t max_positions = 4096;
     int64_t workspace_bytes_per_token = 100;
     Gate* gate = nullptr;  // passed before layer 1; may be null
+    // Once true, the device is lost at the next layer 1; may be null.
+    const std::atomic<bool>* device_fault = nullptr;
   };
   explicit FakeBackend(const Options& options);
 
@@ -72,10 +76,12 @@ class FakeBackend final : public engine::Backend {
   }
   absl::StatusOr<engine::PrefillOutput> Prefill(
       const engine::PrefillJob& job) override;
+  absl::Status Health() const override;
 
  private:
   const Options options_;
   engine::ModelConfig config_;
+  std::atomic<bool> lost_ = false;
 };
 
 // Enough of a model for Engine::Create: its digest.
