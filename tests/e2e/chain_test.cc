@@ -21,17 +21,21 @@ using clients::PrefillResult;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
-constexpr int64_t kAnswerTokens = 24;
-
 class ChainTest : public EndToEndTest {};
 
 // Else the tests below could not tell one KV from another.
 TEST_F(ChainTest, TheModelsAnswersDependOnEarlyTokens) {
-  std::vector<int32_t> prompt = reference_->RandomPrompt(1500, 7);
-  const std::vector<int32_t> answer = Expected(prompt, kAnswerTokens);
+  if (!IsTiny()) GTEST_SKIP() << "is about the tiny random model";
+  Question question{.prompt = reference_->RandomPrompt(1500, 7)};
+  OVERTURE_ASSERT_OK_AND_ASSIGN(const std::vector<int32_t> answer,
+                                reference_->Answer(question));
   EXPECT_GT(std::set<int32_t>(answer.begin(), answer.end()).size(), 4u);
-  for (int i = 0; i < 300; ++i) prompt[i] = (prompt[i] + 1) % 256;
-  EXPECT_NE(answer, Expected(prompt, kAnswerTokens));
+  OVERTURE_EXPECT_OK(reference_->Check(question, answer));
+  for (int i = 0; i < 300; ++i) {
+    question.prompt[i] = (question.prompt[i] + 1) % 256;
+  }
+  EXPECT_THAT(reference_->Check(question, answer),
+              StatusIs(absl::StatusCode::kFailedPrecondition));
 }
 
 TEST_F(ChainTest, FullKvDecodesAsTheEngineDoesTokenForToken) {
@@ -42,9 +46,11 @@ TEST_F(ChainTest, FullKvDecodesAsTheEngineDoesTokenForToken) {
     OVERTURE_ASSERT_OK_AND_ASSIGN(PrefillResult result,
                                   client().Prefill(Request(prompt)));
     EXPECT_TRUE(result.done.persisted());
-    OVERTURE_ASSERT_OK_AND_ASSIGN(DecodeReport answer,
-                                  Decode(result.done.handle(), kAnswerTokens));
-    EXPECT_EQ(answer.token_ids, Expected(prompt, kAnswerTokens)) << length;
+    SCOPED_TRACE(length);
+    const Question question{.prompt = prompt};
+    OVERTURE_ASSERT_OK_AND_ASSIGN(
+        DecodeReport answer, Decode(result.done.handle(), question.max_tokens));
+    OVERTURE_EXPECT_OK(reference_->Check(question, answer.token_ids));
     EXPECT_EQ(answer.kv_bytes, result.done.stats().kv_bytes());
   }
 }
@@ -60,16 +66,11 @@ TEST_F(ChainTest, EverySelectorDecodesAsTheEngineDoesTokenForToken) {
     OVERTURE_ASSERT_OK_AND_ASSIGN(PrefillResult result,
                                   client().Prefill(request));
     EXPECT_LT(result.done.stats().density(), 0.6);
-    OVERTURE_ASSERT_OK_AND_ASSIGN(DecodeReport answer,
-                                  Decode(result.done.handle(), kAnswerTokens));
-    OVERTURE_ASSERT_OK_AND_ASSIGN(
-        std::vector<int32_t> expected,
-        reference_->Continue(prompt,
-                             {.kind = engine::SelectorSpec::Kind::kAShape,
-                              .num_initial = 64,
-                              .num_local = 256},
-                             std::nullopt, kAnswerTokens));
-    EXPECT_EQ(answer.token_ids, expected);
+    ExpectAnswer(result.done.handle(),
+                 {.prompt = prompt,
+                  .selector = {.kind = engine::SelectorSpec::Kind::kAShape,
+                               .num_initial = 64,
+                               .num_local = 256}});
   }
   {
     v1::PrefillRequest request = Request(prompt);
@@ -80,16 +81,11 @@ TEST_F(ChainTest, EverySelectorDecodesAsTheEngineDoesTokenForToken) {
     EXPECT_LT(result.done.stats().density(), 1.0);
     // Dense KV of the same prompt is in the store and must not stand in.
     EXPECT_EQ(result.done.stats().reused_tokens(), 0);
-    OVERTURE_ASSERT_OK_AND_ASSIGN(DecodeReport answer,
-                                  Decode(result.done.handle(), kAnswerTokens));
-    OVERTURE_ASSERT_OK_AND_ASSIGN(
-        std::vector<int32_t> expected,
-        reference_->Continue(
-            prompt,
-            {.kind = engine::SelectorSpec::Kind::kVerticalSlash,
-             .vertical_slash = {.vertical = 200, .slash = 200}},
-            std::nullopt, kAnswerTokens));
-    EXPECT_EQ(answer.token_ids, expected);
+    ExpectAnswer(
+        result.done.handle(),
+        {.prompt = prompt,
+         .selector = {.kind = engine::SelectorSpec::Kind::kVerticalSlash,
+                      .vertical_slash = {.vertical = 200, .slash = 200}}});
   }
 }
 
@@ -101,20 +97,16 @@ TEST_F(ChainTest, AViewDecodesAsTheEngineDoesOverTheSameRows) {
   request.mutable_view()->mutable_snap_kv()->set_capacity(200);
   OVERTURE_ASSERT_OK_AND_ASSIGN(PrefillResult result,
                                 client().Prefill(request));
+  const Question question{.prompt = prompt,
+                          .view = {{.window = 32, .capacity = 200}}};
   OVERTURE_ASSERT_OK_AND_ASSIGN(
-      DecodeReport answer, Decode(result.done.handle(), kAnswerTokens, "view"));
+      DecodeReport answer,
+      Decode(result.done.handle(), question.max_tokens, "view"));
   // 200 of 2,000 rows.
   EXPECT_EQ(answer.kv_bytes, result.done.stats().kv_bytes() / 10);
-  OVERTURE_ASSERT_OK_AND_ASSIGN(
-      std::vector<int32_t> expected,
-      reference_->Continue(
-          prompt, {}, compress::SnapKvOptions{.window = 32, .capacity = 200},
-          kAnswerTokens));
-  EXPECT_EQ(answer.token_ids, expected);
+  OVERTURE_EXPECT_OK(reference_->Check(question, answer.token_ids));
   // The same handle also serves the full KV.
-  OVERTURE_ASSERT_OK_AND_ASSIGN(DecodeReport full,
-                                Decode(result.done.handle(), kAnswerTokens));
-  EXPECT_EQ(full.token_ids, Expected(prompt, kAnswerTokens));
+  ExpectAnswer(result.done.handle(), {.prompt = prompt});
 }
 
 TEST_F(ChainTest, TheSecondTurnReusesTheFirstAndDecodesTheSame) {
@@ -129,9 +121,7 @@ TEST_F(ChainTest, TheSecondTurnReusesTheFirstAndDecodesTheSame) {
                                 client().Prefill(Request(second, "s")));
   EXPECT_EQ(result.done.num_tokens(), 3070);
   EXPECT_GE(result.done.stats().reused_tokens(), 2700);  // 90%
-  OVERTURE_ASSERT_OK_AND_ASSIGN(DecodeReport answer,
-                                Decode(result.done.handle(), kAnswerTokens));
-  EXPECT_EQ(answer.token_ids, Expected(Concat(first, second), kAnswerTokens));
+  ExpectAnswer(result.done.handle(), {.prompt = Concat(first, second)});
 }
 
 TEST_F(ChainTest, TwoClientsAtOnceGetTheirOwnAnswers) {
@@ -159,9 +149,7 @@ TEST_F(ChainTest, TwoClientsAtOnceGetTheirOwnAnswers) {
   }
   for (size_t i = 0; i < 2; ++i) {
     OVERTURE_ASSERT_OK(statuses[i]);
-    OVERTURE_ASSERT_OK_AND_ASSIGN(DecodeReport answer,
-                                  Decode(handles[i], kAnswerTokens));
-    EXPECT_EQ(answer.token_ids, Expected(prompts[i], kAnswerTokens));
+    ExpectAnswer(handles[i], {.prompt = prompts[i]});
   }
 }
 
@@ -205,16 +193,19 @@ TEST_F(ChainTest, TheToolDoesTheSameFromAShell) {
   const nlohmann::json description = tool({"describe", "--handle", handle});
   EXPECT_EQ(description["logical_length"], 600);
   EXPECT_EQ(description["has_view"], true);
-  EXPECT_THAT(description["view_rows"], SizeIs(4 * 2));
+  const KvLayout& layout = reference_->layout();
+  EXPECT_THAT(description["view_rows"],
+              SizeIs(layout.num_layers * layout.num_kv_heads));
 
+  const Question question{.prompt = prompt};
   const ProgramResult decode = RunProgram(
       "overture", {"decode", "--server", server().address(), "--handle", handle,
                    "--model", model_path_, "--compute", "f32", "--max-tokens",
-                   absl::StrCat(kAnswerTokens), "--json", "-"});
+                   absl::StrCat(question.max_tokens), "--json", "-"});
   ASSERT_EQ(decode.exit_code, 0) << decode.err;
   OVERTURE_ASSERT_OK_AND_ASSIGN(DecodeReport answer,
                                 clients::ParseDecodeReport(decode.out));
-  EXPECT_EQ(answer.token_ids, Expected(prompt, kAnswerTokens));
+  OVERTURE_EXPECT_OK(reference_->Check(question, answer.token_ids));
 
   EXPECT_EQ(tool({"release", "--handle", handle})["released"], 1);
   EXPECT_EQ(RunProgram("overture", {"describe", "--server", server().address(),
@@ -235,6 +226,7 @@ TEST_F(ChainTest, ChatKeepsItsHistoryInASession) {
   OVERTURE_ASSERT_OK_AND_ASSIGN(v1::Session session,
                                 client().GetSession("talk", true));
   EXPECT_EQ(session.num_turns(), 2);
+  if (!IsTiny()) GTEST_SKIP() << "its tokenizer may not spell what follows";
   // The second turn brought the first answer and the template around it.
   OVERTURE_ASSERT_OK_AND_ASSIGN(
       std::string history,

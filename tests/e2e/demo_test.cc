@@ -2,6 +2,7 @@
 #include <fstream>
 #include <string>
 
+#include "absl/strings/str_join.h"
 #include "clients/tool/request_text.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -18,13 +19,14 @@ class DemoTest : public EndToEndTest {
  protected:
   ProgramResult RunDemo(std::vector<std::string> args) {
     std::string text;
-    for (int i = 0; i < 200; ++i) {
+    for (int i = 0; i < 600; ++i) {
       text += "Paragraph " + std::to_string(i) + " of a short document.\n\n";
     }
     std::ofstream(dir_.Join("document")) << text;
     args.insert(args.end(),
                 {"--model", model_path_, "--file", dir_.Join("document"),
-                 "--max-answer-tokens", "8", "--json", dir_.Join("json")});
+                 "--max-answer-tokens", "8", "--json", dir_.Join("json"),
+                 "--server-flags", absl::StrJoin(numerics_, " ")});
     return RunProgram("overture_demo", args);
   }
 };

@@ -1,5 +1,6 @@
 #include "tests/e2e/harness.h"
 
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <utility>
@@ -13,16 +14,30 @@
 namespace overture::testing {
 namespace {
 
+std::string Variable(const char* name, const std::string& fallback) {
+  const char* value = std::getenv(name);
+  return value == nullptr || *value == '\0' ? fallback : value;
+}
+
 std::string Program(const std::string& name) {
-  return absl::StrCat(OVERTURE_BIN_DIR, "/", name);
+  return absl::StrCat(Variable("OVERTURE_BIN_DIR", OVERTURE_BIN_DIR), "/",
+                      name);
 }
 
 }  // namespace
 
 void EndToEndTest::SetUp() {
-  model_path_ = WriteModel(/*seed=*/1);
-  OVERTURE_ASSERT_OK_AND_ASSIGN(
-      reference_, Reference::Load(model_path_, engine::ComputeDType::kF32));
+  const std::string device = Variable("OVERTURE_TEST_DEVICE", "cpu");
+  OVERTURE_ASSERT_OK_AND_ASSIGN(device_, engine::ParseDeviceChoice(device));
+  ASSERT_NE(device_, engine::DeviceChoice::kAuto)
+      << "OVERTURE_TEST_DEVICE must be cpu or cuda";
+  numerics_ = {absl::StrCat("--device=", device),
+               OnGpu() ? "--dtype=bf16" : "--dtype=f32"};
+  model_path_ = Variable("OVERTURE_TEST_MODEL", "");
+  is_tiny_ = model_path_.empty();
+  if (is_tiny_) model_path_ = WriteModel(/*seed=*/1);
+  OVERTURE_ASSERT_OK_AND_ASSIGN(reference_,
+                                Reference::Load(model_path_, device_));
 }
 
 std::string EndToEndTest::WriteModel(uint32_t seed) {
@@ -30,8 +45,10 @@ std::string EndToEndTest::WriteModel(uint32_t seed) {
   // Four layers, so that a prefill has several moments to be killed at.
   // A head of its own: tied to the embedding, a random model repeats its last
   // token whatever came before.
-  const TinyModel model(
-      {.num_layers = 4, .tied_embeddings = false, .seed = seed});
+  const TinyModel model({.num_layers = 4,
+                         .head_dim = OnGpu() ? 64 : 16,  // the GPU's least
+                         .tied_embeddings = false,
+                         .seed = seed});
   OVERTURE_EXPECT_OK(model.WriteGguf(path));
   return path;
 }
@@ -44,7 +61,7 @@ void EndToEndTest::StartServerWith(const std::string& model,
                                    const std::vector<std::string>& flags) {
   client_.reset();
   server_.process().Kill();
-  std::vector<std::string> all = {absl::StrCat("--dtype=", dtype_)};
+  std::vector<std::string> all = numerics_;
   all.insert(all.end(), flags.begin(), flags.end());
   OVERTURE_ASSERT_OK_AND_ASSIGN(
       server_, clients::ServerProcess::Start({.program = Program("overtured"),
@@ -98,11 +115,13 @@ absl::StatusOr<clients::DecodeReport> EndToEndTest::Decode(
   return clients::ParseDecodeReport(run.out);
 }
 
-std::vector<int32_t> EndToEndTest::Expected(const std::vector<int32_t>& prompt,
-                                            int64_t max_tokens) {
-  auto answer = reference_->Continue(prompt, {}, std::nullopt, max_tokens);
-  EXPECT_THAT(answer, IsOk());
-  return answer.value_or(std::vector<int32_t>());
+void EndToEndTest::ExpectAnswer(const std::string& handle,
+                                const Question& question) {
+  OVERTURE_ASSERT_OK_AND_ASSIGN(
+      const clients::DecodeReport answer,
+      Decode(handle, question.max_tokens,
+             question.view.has_value() ? "view" : "full"));
+  OVERTURE_EXPECT_OK(reference_->Check(question, answer.token_ids));
 }
 
 std::vector<int32_t> Concat(std::vector<int32_t> a,

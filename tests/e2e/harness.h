@@ -1,6 +1,12 @@
-// The real binaries on a tiny random model: a server as a child process, the
-// decode worker and the command-line tool as further ones. One thread starts
-// processes: the test's.
+// The real binaries: a server as a child process, the decode worker and the
+// command-line tool as further ones. One thread starts processes: the test's.
+//
+// Environment, for runs elsewhere than in the build folder:
+//   OVERTURE_TEST_DEVICE  cpu (default) or cuda: where the server computes
+//   OVERTURE_TEST_MODEL   a .gguf file or Hugging Face folder in place of a
+//   tiny
+//                         random model
+//   OVERTURE_BIN_DIR      folder of the programs
 #pragma once
 
 #include <cstdint>
@@ -30,10 +36,16 @@ struct ProgramResult {
 
 class EndToEndTest : public ::testing::Test {
  protected:
-  // f32 everywhere: a prompt computed in two parts then differs from one
-  // computed at once by about 1e-6 of a logit, which cannot turn an argmax of
-  // random logits other than in one of thousands of tests; seeds are fixed.
+  // On the CPU f32 everywhere: a prompt computed in two parts then differs from
+  // one computed at once by about 1e-6 of a logit, which cannot turn an argmax
+  // of random logits other than in one of thousands of tests; seeds are fixed.
+  // A GPU has bf16 only; reference.h says how its answers are judged.
   void SetUp() override;
+
+  // The server's device.
+  bool OnGpu() const { return device_ == engine::DeviceChoice::kCuda; }
+  // Whether the model is the tiny random one.
+  bool IsTiny() const { return is_tiny_; }
 
   // Writes a tiny model with other weights for another seed; returns its path.
   std::string WriteModel(uint32_t seed);
@@ -64,13 +76,15 @@ class EndToEndTest : public ::testing::Test {
       const std::string& handle, int64_t max_tokens,
       const std::string& source = "full");
 
-  // Greedy continuation by the reference, dense and over the full KV.
-  std::vector<int32_t> Expected(const std::vector<int32_t>& prompt,
-                                int64_t max_tokens);
+  // Decodes the handle of `question` and expects what the reference accepts.
+  void ExpectAnswer(const std::string& handle, const Question& question);
 
   TempDir dir_;
   std::string model_path_;
-  std::string dtype_ = "f32";  // of the next server
+  engine::DeviceChoice device_ = engine::DeviceChoice::kCpu;
+  bool is_tiny_ = true;
+  // Device and dtype of the next server.
+  std::vector<std::string> numerics_;
   std::unique_ptr<Reference> reference_;
   clients::ServerProcess server_;
   std::unique_ptr<clients::OvertureClient> client_;

@@ -1,10 +1,12 @@
 #include "tests/e2e/reference.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <random>
 #include <utility>
 
+#include "absl/strings/str_format.h"
 #include "base/status_macros.h"
 
 namespace overture::testing {
@@ -63,44 +65,107 @@ absl::Status AppendView(const KvLayout& layout, const engine::ViewData& view,
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Reference>> Reference::Load(
-    const std::string& model, engine::ComputeDType dtype) {
+    const std::string& model, engine::DeviceChoice device) {
+  constexpr auto kF32 = engine::ComputeDType::kF32;
   auto reference = std::unique_ptr<Reference>(new Reference());
   OVERTURE_ASSIGN_OR_RETURN(reference->files_, engine::LoadModelFiles(model));
-  OVERTURE_ASSIGN_OR_RETURN(
-      reference->backend_, engine::CreateCpuBackend(*reference->files_, dtype));
+  OVERTURE_ASSIGN_OR_RETURN(reference->backend_,
+                            engine::CreateCpuBackend(*reference->files_, kF32));
+  if (device == engine::DeviceChoice::kCuda) {
+    OVERTURE_ASSIGN_OR_RETURN(
+        reference->gpu_, engine::CreateBackend(*reference->files_, device,
+                                               engine::ComputeDType::kAuto));
+  }
   OVERTURE_ASSIGN_OR_RETURN(reference->model_, engine::DecoderModel::Create(
-                                                   *reference->files_, dtype));
+                                                   *reference->files_, kF32));
   return reference;
 }
 
-absl::StatusOr<std::vector<int32_t>> Reference::Continue(
-    absl::Span<const int32_t> prompt, const engine::SelectorSpec& selector,
-    const std::optional<compress::SnapKvOptions>& view, int64_t max_tokens) {
-  const KvLayout& layout = backend_->kv_layout();
+absl::StatusOr<Reference::Prefilled> Reference::Prefill(
+    const Question& question) {
+  const bool is_dense =
+      question.selector.kind == engine::SelectorSpec::Kind::kDense &&
+      !question.view.has_value();
+  engine::Backend& backend = gpu_ != nullptr && !is_dense ? *gpu_ : *backend_;
+  const KvLayout& layout = backend.kv_layout();
   KeepAll io(layout);
+  OVERTURE_ASSIGN_OR_RETURN(engine::PrefillOutput output,
+                            backend.Prefill({.tokens = question.prompt,
+                                             .selector = question.selector,
+                                             .view = question.view,
+                                             .io = &io}));
+  Prefilled prefilled{.logits = std::move(output.logits), .decoder = nullptr};
   OVERTURE_ASSIGN_OR_RETURN(
-      engine::PrefillOutput output,
-      backend_->Prefill(
-          {.tokens = prompt, .selector = selector, .view = view, .io = &io}));
-  OVERTURE_ASSIGN_OR_RETURN(
-      auto decoder,
-      engine::Decoder::Create(model_, static_cast<int64_t>(prompt.size())));
-  if (view.has_value()) {
-    OVERTURE_RETURN_IF_ERROR(AppendView(layout, *output.view, *decoder));
+      prefilled.decoder,
+      engine::Decoder::Create(model_,
+                              static_cast<int64_t>(question.prompt.size())));
+  if (question.view.has_value()) {
+    OVERTURE_RETURN_IF_ERROR(
+        AppendView(layout, *output.view, *prefilled.decoder));
   } else {
-    OVERTURE_RETURN_IF_ERROR(io.AppendTo(*decoder));
+    OVERTURE_RETURN_IF_ERROR(io.AppendTo(*prefilled.decoder));
   }
-  std::vector<int32_t> answer;
-  int32_t token = engine::Argmax(output.logits);
+  return prefilled;
+}
+
+bool Reference::IsEos(int32_t token) const {
   const std::vector<int32_t>& eos = files_->config().eos_token_ids;
-  while (std::find(eos.begin(), eos.end(), token) == eos.end()) {
+  return std::find(eos.begin(), eos.end(), token) != eos.end();
+}
+
+absl::StatusOr<std::vector<int32_t>> Reference::Answer(
+    const Question& question) {
+  OVERTURE_ASSIGN_OR_RETURN(Prefilled prefilled, Prefill(question));
+  std::vector<int32_t> answer;
+  int32_t token = engine::Argmax(prefilled.logits);
+  while (!IsEos(token)) {
     answer.push_back(token);
-    if (static_cast<int64_t>(answer.size()) == max_tokens) break;
+    if (static_cast<int64_t>(answer.size()) == question.max_tokens) break;
     OVERTURE_ASSIGN_OR_RETURN(absl::Span<const float> logits,
-                              decoder->Step(token));
+                              prefilled.decoder->Step(token));
     token = engine::Argmax(logits);
   }
   return answer;
+}
+
+absl::Status Reference::Check(const Question& question,
+                              absl::Span<const int32_t> answer) {
+  OVERTURE_ASSIGN_OR_RETURN(Prefilled prefilled, Prefill(question));
+  absl::Span<const float> logits = prefilled.logits;
+  const int64_t count = static_cast<int64_t>(answer.size());
+  if (count > question.max_tokens) {
+    return absl::FailedPreconditionError(absl::StrFormat(
+        "answer has %d tokens, limit %d", count, question.max_tokens));
+  }
+  for (int64_t i = 0; i < question.max_tokens; ++i) {
+    const int32_t best = engine::Argmax(logits);
+    // A shorter answer was ended by an EOS.
+    const int32_t token = i < count ? answer[i] : BestEos(logits);
+    if (token < 0 || (i < count && IsEos(token))) {
+      return absl::FailedPreconditionError(absl::StrFormat(
+          "answer[%d] of %d is no token of an answer", i, count));
+    }
+    double squares = 0;
+    for (const float logit : logits) squares += double{logit} * logit;
+    const double rms = std::sqrt(squares / static_cast<double>(logits.size()));
+    const double behind = (logits[best] - logits[token]) / rms;
+    if (token != best && (gpu_ == nullptr || behind > kGpuTolerance)) {
+      return absl::FailedPreconditionError(
+          absl::StrFormat("answer[%d] of %d is %d, %.3f rms behind %d", i,
+                          count, token, behind, best));
+    }
+    if (i >= count || i + 1 == question.max_tokens) break;
+    OVERTURE_ASSIGN_OR_RETURN(logits, prefilled.decoder->Step(token));
+  }
+  return absl::OkStatus();
+}
+
+int32_t Reference::BestEos(absl::Span<const float> logits) const {
+  int32_t best = -1;
+  for (const int32_t eos : files_->config().eos_token_ids) {
+    if (best < 0 || logits[eos] > logits[best]) best = eos;
+  }
+  return best;
 }
 
 std::vector<int32_t> Reference::RandomPrompt(int64_t num_tokens,
