@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # tools/bundle.sh BUILD_FOLDER TARGET: a folder that runs on a machine without
 # our packages, and the same as TARGET.tar.gz. bin/ holds the programs,
-# tests/gpu/ and tests/e2e/ the tests of these labels, lib/ every shared library
-# they need except glibc's, which must be at least as new as here, and the NVIDIA
-# driver's.
+# tests/gpu/ and tests/e2e/ the tests of these labels, tests/data/ the model that
+# some of them read, lib/ every shared library they need except glibc's, which
+# must be at least as new as here, and the NVIDIA driver's.
 #
 # Each file finds lib/ by its own RPATH, which depends on its depth. Not RUNPATH, which a program's
 # libraries would not inherit for the libraries that they need in turn.
@@ -29,6 +29,10 @@ for label in gpu e2e; do
 done
 
 mapfile -t programs < <(find "$target"/{bin,tests} -type f)
+
+readonly MODEL=tests/data/retrieval_model/diffuse
+mkdir -p "$target/$MODEL"
+cp "$MODEL"/* "$target/$MODEL/"
 
 # ldd lists what is needed in turn, too.
 ldd "${programs[@]}" | sed -n 's/^\t\(\S*\) => \(\/\S*\) .*/\1 \2/p' | sort -u |
