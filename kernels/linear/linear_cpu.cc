@@ -308,9 +308,20 @@ class WidenedLinear final : public LinearCpu {
   const std::unique_ptr<LinearCpu> f32_;
 };
 
-absl::Status CheckArguments(DType dtype, int64_t out_features,
-                            int64_t in_features, size_t weight_size,
-                            size_t bias_size) {
+}  // namespace
+
+bool CpuHasBf16() {
+  static const bool has = [] {
+    const auto isa = static_cast<unsigned>(dnnl::get_effective_cpu_isa());
+    const auto bf16 = static_cast<unsigned>(dnnl::cpu_isa::avx512_core_bf16);
+    return (isa & bf16) == bf16;  // a later ISA's bits include an earlier's
+  }();
+  return has;
+}
+
+absl::Status LinearCpu::Validate(DType dtype, int64_t out_features,
+                                 int64_t in_features, size_t weight_size,
+                                 size_t bias_size) {
   if (dtype != DType::kF32 && dtype != DType::kBF16) {
     return absl::InvalidArgumentError(absl::StrCat(
         "linear: dtype is ", Name(dtype), ", must be f32 or bf16"));
@@ -335,22 +346,11 @@ absl::Status CheckArguments(DType dtype, int64_t out_features,
   return absl::OkStatus();
 }
 
-}  // namespace
-
-bool CpuHasBf16() {
-  static const bool has = [] {
-    const auto isa = static_cast<unsigned>(dnnl::get_effective_cpu_isa());
-    const auto bf16 = static_cast<unsigned>(dnnl::cpu_isa::avx512_core_bf16);
-    return (isa & bf16) == bf16;  // a later ISA's bits include an earlier's
-  }();
-  return has;
-}
-
 absl::StatusOr<std::unique_ptr<LinearCpu>> LinearCpu::Create(
     DType dtype, int64_t out_features, int64_t in_features,
     absl::Span<const float> weight, absl::Span<const float> bias) {
-  OVERTURE_RETURN_IF_ERROR(CheckArguments(dtype, out_features, in_features,
-                                          weight.size(), bias.size()));
+  OVERTURE_RETURN_IF_ERROR(
+      Validate(dtype, out_features, in_features, weight.size(), bias.size()));
   const bool widen = dtype == DType::kBF16 && !CpuHasBf16();
   std::vector<float> rounded;
   if (widen) {

@@ -1,6 +1,7 @@
 // y = x W^T (+ bias) on the CPU, W packed once for oneDNN's matrix product.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 
@@ -29,6 +30,11 @@ class LinearCpu {
       DType dtype, int64_t out_features, int64_t in_features,
       absl::Span<const float> weight, absl::Span<const float> bias);
   virtual ~LinearCpu() = default;
+
+  // What Create checks before it reads anything.
+  static absl::Status Validate(DType dtype, int64_t out_features,
+                               int64_t in_features, size_t weight_size,
+                               size_t bias_size);
 
   virtual int64_t in_features() const = 0;
   virtual int64_t out_features() const = 0;
