@@ -30,7 +30,8 @@ TEST(UploadedPlanTest, PassesOnWhatTheKernelCannotRun) {
   OVERTURE_ASSERT_OK_AND_ASSIGN(const Stream stream, Stream::Create());
   OVERTURE_ASSERT_OK_AND_ASSIGN(const TilePlan plan,
                                 DensePlan({.q_len = 64, .kv_len = 64}));
-  EXPECT_THAT(UploadedPlan::Upload(plan, 4, 2, stream),
+  // Tiles of 64 rows without a pair of heads to pack.
+  EXPECT_THAT(UploadedPlan::Upload(plan, 2, 2, stream),
               StatusIs(absl::StatusCode::kInvalidArgument));
 }
 
