@@ -27,8 +27,9 @@ ARROWS = {
     "service": {"service", "engine", "compress", "cache", "proto", "base"},
     "clients": {"clients", "proto", "base"},
 }
-# The one client that runs a model.
-ARROWS["clients/decode_worker"] = ARROWS["clients"] | {"engine"}
+# The clients that run a model.
+MODEL_CLIENTS = ["clients/decode_worker", "clients/evaluate"]
+ARROWS |= dict.fromkeys(MODEL_CLIENTS, ARROWS["clients"] | {"engine"})
 
 FOLDERS = ["base", "bench", "cache", "clients", "compress", "docs", "engine",
            "kernels", "proto", "service", "tests", "tools"]
@@ -193,8 +194,10 @@ def link_arrows(tree):
     for match in call.finditer("\n".join(file.lines)):
       body = match.group(1)
       may = allowed(file)
-      if file.top == "clients" and "decode_worker/" in body:
-        may = ARROWS["clients/decode_worker"]
+      for folder in MODEL_CLIENTS:
+        if (os.path.dirname(folder) == file.folder
+            and os.path.basename(folder) + "/" in body):
+          may = ARROWS[folder]
       if may is None:
         continue
       for target in re.finditer(r"overture::(\w+)", body):
