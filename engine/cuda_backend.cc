@@ -68,6 +68,7 @@ class CudaBackend final : public Backend {
   }
 
   absl::StatusOr<PrefillOutput> Prefill(const PrefillJob& job) override {
+    OVERTURE_RETURN_IF_ERROR(Validate(job, config()));
     absl::StatusOr<PrefillOutput> output = Run(job);
     if (!output.ok()) CheckDevice();
     return output;
@@ -80,7 +81,6 @@ class CudaBackend final : public Backend {
 
  private:
   absl::StatusOr<PrefillOutput> Run(const PrefillJob& job) {
-    OVERTURE_RETURN_IF_ERROR(Validate(job, config()));
     // The device is a setting of the thread.
     OVERTURE_RETURN_IF_CUDA_ERROR(cudaSetDevice(device_.index));
     const CudaWorkspacePlan plan = Plan(CudaPrefill::ShapeOf(job, config()));

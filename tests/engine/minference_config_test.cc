@@ -3,7 +3,9 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
@@ -19,6 +21,7 @@ using ::overture::testing::StatusIs;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Pair;
 
 using kernels::VerticalSlashSize;
 
@@ -180,6 +183,20 @@ TEST(MInferenceConfigTest, ReadsEveryPublishedFile) {
       }
     }
     EXPECT_EQ(num_a_shape, shape->num_a_shape);
+    if (name.rfind("Llama_3_8B", 0) == 0) {
+      std::map<std::pair<int32_t, int32_t>, int> heads;
+      for (int32_t layer = 0; layer < sizes.num_layers(); ++layer) {
+        for (const VerticalSlashSize& size : sizes.layer(layer)) {
+          ++heads[{size.vertical, size.slash}];
+        }
+      }
+      // As its authors' file has them, all 1,024.
+      EXPECT_THAT(
+          heads,
+          ElementsAre(Pair(Pair(30, 800), 278), Pair(Pair(100, 800), 153),
+                      Pair(Pair(500, 700), 31), Pair(Pair(1000, 6096), 473),
+                      Pair(Pair(3500, 100), 89)));
+    }
     ++num_files;
   }
   EXPECT_EQ(num_files, 14);
