@@ -69,15 +69,7 @@ absl::Status Validate(const PrefillJob& job, const ModelConfig& config) {
                        ", must be in [0, ", config.vocab_size, ")"));
     }
   }
-  OVERTURE_RETURN_IF_ERROR(Validate(job.selector));
-  const HeadSizes& sizes = job.selector.head_sizes;
-  if (!sizes.empty() && (sizes.num_layers() != config.num_layers ||
-                         sizes.num_q_heads() != config.num_q_heads)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "selector.head_sizes is for ", sizes.num_layers(), " layers of ",
-        sizes.num_q_heads(), " heads, the model has ", config.num_layers,
-        " of ", config.num_q_heads));
-  }
+  OVERTURE_RETURN_IF_ERROR(Validate(job.selector, config));
   if (!job.view.has_value()) return absl::OkStatus();
   OVERTURE_RETURN_IF_ERROR(compress::Validate(*job.view));
   if (job.num_cached > 0 && job.view->window > n - job.num_cached) {

@@ -190,7 +190,8 @@ absl::Status EngineImpl::Validate(const PrefillRequest& request) const {
                        ", must be in [0, ", vocab, ")"));
     }
   }
-  OVERTURE_RETURN_IF_ERROR(engine::Validate(request.selector));
+  OVERTURE_RETURN_IF_ERROR(
+      engine::Validate(request.selector, backend_->config()));
   int64_t view_bytes = 0;
   if (request.view.has_value()) {
     OVERTURE_RETURN_IF_ERROR(compress::Validate(*request.view));

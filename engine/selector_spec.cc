@@ -72,6 +72,19 @@ absl::Status Validate(const SelectorSpec& spec) {
       "selector.kind is ", static_cast<int>(spec.kind), ", must be 0 to 2"));
 }
 
+absl::Status Validate(const SelectorSpec& spec, const ModelConfig& config) {
+  OVERTURE_RETURN_IF_ERROR(Validate(spec));
+  const HeadSizes& sizes = spec.head_sizes;
+  if (sizes.empty() || (sizes.num_layers() == config.num_layers &&
+                        sizes.num_q_heads() == config.num_q_heads)) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("selector.head_sizes is for ", sizes.num_layers(),
+                   " layers of ", sizes.num_q_heads(), " heads, the model has ",
+                   config.num_layers, " of ", config.num_q_heads));
+}
+
 std::string PolicyText(const SelectorSpec& spec) {
   switch (spec.kind) {
     case SelectorSpec::Kind::kDense:

@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "engine/head_sizes.h"
+#include "engine/model_config.h"
 #include "kernels/selectors/vertical_slash.h"
 
 namespace overture::engine {
@@ -26,8 +27,10 @@ struct SelectorSpec {
   friend bool operator==(const SelectorSpec&, const SelectorSpec&) = default;
 };
 
-// INVALID_ARGUMENT naming field, value and limit.
+// INVALID_ARGUMENT naming field, value and limit. With a model, also if
+// head_sizes are of another one's shape.
 absl::Status Validate(const SelectorSpec& spec);
+absl::Status Validate(const SelectorSpec& spec, const ModelConfig& config);
 
 // "dense", "a_shape/1 initial=128 local=3968", "vertical_slash/2 vertical=1000
 // slash=6096 segment=16384 pure aligned", with head_sizes "vertical_slash/2

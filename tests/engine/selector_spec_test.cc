@@ -102,6 +102,20 @@ TEST(SelectorSpecTest, RefusalsNameFieldValueAndLimit) {
   expect({.kind = static_cast<Kind>(7)}, "selector.kind is 7");
 }
 
+TEST(SelectorSpecTest, ATableIsForOneShapeOfModel) {
+  const SelectorSpec spec{.kind = Kind::kVerticalSlash,
+                          .head_sizes = TwoByTwo({100, 800})};
+  ModelConfig config;
+  config.num_layers = config.num_q_heads = 2;
+  OVERTURE_EXPECT_OK(Validate(spec, config));
+  config.num_q_heads = 4;
+  EXPECT_THAT(Validate(spec, config),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("for 2 layers of 2 heads, the model has 2 of "
+                                 "4")));
+  OVERTURE_EXPECT_OK(Validate(SelectorSpec(), config));
+}
+
 TEST(SelectorSpecTest, FieldsOfOtherKindsAreIgnored) {
   OVERTURE_EXPECT_OK(Validate({.num_local = -1, .segment_tokens = 3}));
 }
