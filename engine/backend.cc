@@ -80,4 +80,18 @@ absl::Status Validate(const PrefillJob& job, const ModelConfig& config) {
   return absl::OkStatus();
 }
 
+void SetDensity(absl::Span<const AttendedPairs> layers, PrefillOutput* output) {
+  const auto density = [](const AttendedPairs& pairs) {
+    return pairs.causal > 0 ? pairs.computed / pairs.causal : 1.0;
+  };
+  AttendedPairs all;
+  output->layer_density.clear();
+  for (const AttendedPairs& layer : layers) {
+    all.computed += layer.computed;
+    all.causal += layer.causal;
+    output->layer_density.push_back(density(layer));
+  }
+  output->density = density(all);
+}
+
 }  // namespace overture::engine

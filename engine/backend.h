@@ -76,11 +76,23 @@ struct PrefillOutput {
   std::vector<float> logits;  // [vocab] after the last token
   std::optional<ViewData> view;
   double density = 1.0;  // mean over layers and heads, new rows
+  // The same of each layer alone; of the last one a back end may compute the
+  // last row only.
+  std::vector<double> layer_density;
   double selector_seconds = 0;
   double attention_seconds = 0;
   double linear_seconds = 0;
   double prefix_seconds = 0;  // in ReadPrefix
 };
+
+// (Row, key) pairs of one layer, mean over heads.
+struct AttendedPairs {
+  double computed = 0;
+  double causal = 0;
+};
+
+// Sets both densities of `output`; where no row was computed it is 1.
+void SetDensity(absl::Span<const AttendedPairs> layers, PrefillOutput* output);
 
 class Backend {
  public:

@@ -52,7 +52,10 @@ absl::Status AsInternal(const absl::Status& status) {
 }  // namespace
 
 CpuPrefill::CpuPrefill(const CpuWeights& weights, const PrefillJob& job)
-    : weights_(weights), job_(job), element_bytes_(SizeOf(weights.dtype())) {
+    : weights_(weights),
+      job_(job),
+      element_bytes_(SizeOf(weights.dtype())),
+      pairs_(weights.config().num_layers) {
   const ModelConfig& config = weights_.config();
   const int64_t n = num_tokens();
   const int64_t num_new = n - job_.num_cached;
@@ -126,7 +129,7 @@ absl::StatusOr<PrefillOutput> CpuPrefill::Run() {
     OVERTURE_RETURN_IF_ERROR(RunLayer(layer));
   }
   OVERTURE_RETURN_IF_ERROR(FinalLogits());
-  output_.density = causal_pairs_ > 0 ? computed_pairs_ / causal_pairs_ : 1.0;
+  SetDensity(pairs_, &output_);
   return std::move(output_);
 }
 
@@ -314,8 +317,8 @@ absl::Status CpuPrefill::Attend(Rows segment, Rows piece) {
     plan = *std::move(built);
     const double causal =
         static_cast<double>(CausalPairs(piece.begin, piece.end));
-    causal_pairs_ += causal;
-    computed_pairs_ += causal * kernels::Cost(plan).density;
+    pairs_[layer_].causal += causal;
+    pairs_[layer_].computed += causal * kernels::Cost(plan).density;
   }
   const Timer timer(&output_.attention_seconds);
   const int64_t q_offset =

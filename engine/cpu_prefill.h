@@ -107,8 +107,7 @@ class CpuPrefill {
   std::vector<float> window_votes_;                   // [num_kv_heads, tokens]
   bool have_votes_ = false;                           // of this layer
 
-  double computed_pairs_ = 0;
-  double causal_pairs_ = 0;
+  std::vector<AttendedPairs> pairs_;  // by layer
   PrefillOutput output_;
 };
 

@@ -62,7 +62,8 @@ CudaPrefill::CudaPrefill(const Resources& resources, const PrefillJob& job)
       config_(resources.weights.config()),
       job_(job),
       compute_(resources.compute),
-      segment_rows_(ShapeOf(job, config_).segment_rows) {}
+      segment_rows_(ShapeOf(job, config_).segment_rows),
+      pairs_(config_.num_layers) {}
 
 absl::StatusOr<PrefillOutput> CudaPrefill::Run() {
   // The buffers are lent: nothing may be in flight when they go back, nor when
@@ -85,11 +86,13 @@ absl::StatusOr<PrefillOutput> CudaPrefill::Run() {
   OVERTURE_RETURN_IF_ERROR(RunLayers());
   OVERTURE_RETURN_IF_ERROR(SumPhases());
   if (selects()) {
-    computed_pairs_ +=
-        static_cast<double>(*Pinned<uint64_t>(plan_.host_pairs)) /
-        config_.num_q_heads;
+    for (int32_t layer = 0; layer < config_.num_layers; ++layer) {
+      pairs_[layer].computed =
+          static_cast<double>(Pinned<uint64_t>(plan_.host_pairs)[layer]) /
+          config_.num_q_heads;
+    }
   }
-  output_.density = causal_pairs_ > 0 ? computed_pairs_ / causal_pairs_ : 1.0;
+  SetDensity(pairs_, &output_);
   return std::move(output_);
 }
 
@@ -291,10 +294,10 @@ absl::StatusOr<kernels::DeviceTilePlan> CudaPrefill::PlanOf(Rows segment,
                                                             Rows output) {
   const double causal =
       static_cast<double>(CausalPairs(output.begin, output.end));
-  causal_pairs_ += causal;
+  pairs_[layer_].causal += causal;
   if (selects()) return ChoosePlan(segment, output);
   OVERTURE_ASSIGN_OR_RETURN(const StaticPlan* plan, GetStaticPlan(output));
-  computed_pairs_ += causal * plan->density;
+  pairs_[layer_].computed += causal * plan->density;
   return plan->uploaded.plan();
 }
 
@@ -318,7 +321,7 @@ absl::StatusOr<kernels::DeviceTilePlan> CudaPrefill::ChoosePlan(Rows segment,
            .q_begin = output.begin,
            .q_len = output.size(),
            .kv_len = kv_len,
-           .pairs = Device<uint64_t>(plan_.pairs)},
+           .pairs = Device<uint64_t>(plan_.pairs) + layer_},
           Device<void>(plan_.selector), plan_.selector.bytes, compute_.get());
   if (!chosen.ok()) return AsInternal(chosen.status());
   return chosen->plan;

@@ -152,8 +152,8 @@ class CudaPrefill {
   std::map<std::pair<int64_t, int64_t>, StaticPlan> static_plans_;
   std::vector<Mark> marks_;
 
-  double computed_pairs_ = 0;  // per head; chosen plans' are on the device
-  double causal_pairs_ = 0;
+  std::vector<AttendedPairs> pairs_;  // by layer; chosen plans' computed ones
+                                      // are on the device until the end
   PrefillOutput output_;
 };
 

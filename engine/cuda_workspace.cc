@@ -64,7 +64,7 @@ CudaWorkspacePlan PlanCudaWorkspace(const ModelConfig& config,
   plan.columns = device.Take(sum_bytes);
   plan.diagonals = device.Take(sum_bytes);
   plan.selector = device.Take(shape.selector_bytes);
-  plan.pairs = device.Take(selects ? kCount : 0);
+  plan.pairs = device.Take(selects ? config.num_layers * kCount : 0);
   plan.votes = device.Take(vote_bytes);
   plan.logits = device.Take(config.vocab_size * kF32);
   plan.probe_head_bytes = probe_head_bytes;
@@ -86,7 +86,7 @@ CudaWorkspacePlan PlanCudaWorkspace(const ModelConfig& config,
   Carver host;
   for (MemoryRegion& kv : plan.host_kv) kv = host.Take(layer_bytes);
   for (MemoryRegion& votes : plan.host_votes) votes = host.Take(vote_bytes);
-  plan.host_pairs = host.Take(selects ? kCount : 0);
+  plan.host_pairs = host.Take(selects ? config.num_layers * kCount : 0);
   plan.host_logits = host.Take(config.vocab_size * kF32);
   plan.pinned_bytes = host.end();
   return plan;

@@ -52,7 +52,7 @@ struct CudaWorkspacePlan {
   MemoryRegion columns;          // fp32 [num_q_heads, num_tokens]
   MemoryRegion diagonals;        // as columns
   MemoryRegion selector;         // a segment's plan and what it is made from
-  MemoryRegion pairs;            // uint64, computed under chosen plans so far
+  MemoryRegion pairs;            // uint64 [layers], computed under chosen plans
   MemoryRegion votes;            // fp32 [num_kv_heads, num_tokens]
   MemoryRegion logits;           // fp32 [vocab]
   int64_t probe_head_bytes = 0;  // scratch of a probe over one query head

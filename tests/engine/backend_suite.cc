@@ -276,6 +276,10 @@ TEST_P(BackendSuite, SmallBudgetsComputeLess) {
       RunPrefill(*backend, tokens, {.selector = VerticalSlash(40, 102, 2048)}));
   EXPECT_LT(sparse.output.density, 0.5);
   EXPECT_GT(sparse.output.density, 0.0);
+  // The last layer computes one row, next to nothing beside the first.
+  ASSERT_EQ(sparse.output.layer_density.size(), 2);
+  EXPECT_NEAR(sparse.output.layer_density[0], sparse.output.density, 1e-3);
+  EXPECT_GT(sparse.output.layer_density[1], 0.0);
 }
 
 // ---------------------------------------------------------------------------
