@@ -4,7 +4,13 @@
 //                 [--device cpu] [--compute auto] [--repeat 3] [--decode 0]
 //
 // Tokens are drawn at random from the vocabulary, so speed is real but density
-// of a selector is that of noise; --tokens_file takes ids, one a line.
+// of a selector is that of noise; --tokens_file takes ids, one a line. One
+// loading of the model can serve unlike prefills: --runs lists them as
+// SELECTOR[/SEGMENT]@TOKENS and --json takes every row's numbers.
+//
+//   prefill_bench --model PATH --device cuda --tokens_file prompt.txt
+//                 --minference_config heads.json
+//                 --runs dense@8192,vertical_slash/65536@1048576 --json OUT
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -22,6 +28,8 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "base/status_macros.h"
 #include "engine/backend.h"
 #include "engine/create_backend.h"
@@ -29,10 +37,16 @@
 #include "engine/minference_config.h"
 #include "engine/model_files.h"
 #include "engine/passive_waits.h"
+#ifdef OVERTURE_HAVE_CUDA
+#include "base/cuda/device.h"
+#endif
 
 ABSL_FLAG(std::string, model, "", "GGUF file or Hugging Face folder");
 ABSL_FLAG(std::vector<std::string>, tokens, {"4096"},
           "lengths of the prompt, one after the other: 8192,32768");
+ABSL_FLAG(std::vector<std::string>, runs, {},
+          "SELECTOR[/SEGMENT]@TOKENS, instead of --selector, --tokens");
+ABSL_FLAG(std::string, json, "", "file for the numbers of every prefill");
 ABSL_FLAG(std::string, tokens_file, "", "ids, one a line; the first --tokens");
 ABSL_FLAG(std::string, selector, "dense", "dense, a_shape or vertical_slash");
 ABSL_FLAG(int32_t, vertical, 1000, "columns per head, vertical_slash");
@@ -54,6 +68,15 @@ double SecondsSince(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
+// Of the whole device, all processes; 0 without one.
+int64_t DeviceBytesInUse() {
+#ifdef OVERTURE_HAVE_CUDA
+  const absl::StatusOr<DeviceMemory> memory = GetDeviceMemory();
+  if (memory.ok()) return memory->total_bytes - memory->free_bytes;
+#endif
+  return 0;
+}
+
 // Drops the KV, or keeps it for decoding.
 class BenchIo final : public PrefillIo {
  public:
@@ -63,6 +86,7 @@ class BenchIo final : public PrefillIo {
     return absl::InternalError("no prefix here");
   }
   void LayerDone(int32_t layer, const LayerKvView& kv) override {
+    device_bytes = std::max(device_bytes, DeviceBytesInUse());
     if (decoder_ == nullptr) return;
     for (int32_t h = 0; h < layout_.num_kv_heads; ++h) {
       const int64_t bytes = layout_.HeadBytes(kv.num_rows);
@@ -73,6 +97,7 @@ class BenchIo final : public PrefillIo {
     }
   }
   absl::Status status;
+  int64_t device_bytes = 0;
 
  private:
   Decoder* const decoder_;
@@ -88,26 +113,26 @@ absl::StatusOr<ComputeDType> ComputeFromFlag() {
       absl::StrCat("--compute is ", text, ", must be auto, bf16 or f32"));
 }
 
-absl::StatusOr<SelectorSpec> SelectorFromFlags(const ModelConfig& config) {
-  const std::string text = absl::GetFlag(FLAGS_selector);
+// `name` is as --selector has it.
+absl::StatusOr<SelectorSpec> SelectorByName(absl::string_view name,
+                                            const ModelConfig& config) {
   SelectorSpec spec;
   spec.segment_tokens = absl::GetFlag(FLAGS_segment);
+  if (name == "dense") return spec;
+  if (name == "a_shape") {
+    spec.kind = SelectorSpec::Kind::kAShape;
+    return spec;
+  }
+  if (name != "vertical_slash") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the selector is ", name,
+                     ", must be dense, a_shape or vertical_slash"));
+  }
+  spec.kind = SelectorSpec::Kind::kVerticalSlash;
   spec.vertical_slash = {.vertical = absl::GetFlag(FLAGS_vertical),
                          .slash = absl::GetFlag(FLAGS_slash)};
-  if (text == "a_shape") {
-    spec.kind = SelectorSpec::Kind::kAShape;
-  } else if (text == "vertical_slash") {
-    spec.kind = SelectorSpec::Kind::kVerticalSlash;
-  } else if (text != "dense") {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--selector is ", text, ", must be dense, a_shape or vertical_slash"));
-  }
   if (const std::string path = absl::GetFlag(FLAGS_minference_config);
       !path.empty()) {
-    if (spec.kind != SelectorSpec::Kind::kVerticalSlash) {
-      return absl::InvalidArgumentError(
-          "--minference_config goes with --selector vertical_slash");
-    }
     OVERTURE_ASSIGN_OR_RETURN(
         spec.head_sizes,
         LoadMInferenceConfig(path, config.num_layers, config.num_q_heads));
@@ -115,17 +140,53 @@ absl::StatusOr<SelectorSpec> SelectorFromFlags(const ModelConfig& config) {
   return spec;
 }
 
-absl::StatusOr<std::vector<int64_t>> LengthsFromFlag() {
-  std::vector<int64_t> lengths;
-  for (const std::string& text : absl::GetFlag(FLAGS_tokens)) {
-    int64_t length = 0;
-    if (!absl::SimpleAtoi(text, &length) || length < 1) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--tokens has ", text, ", must be positive numbers"));
-    }
-    lengths.push_back(length);
+absl::StatusOr<int64_t> PositiveNumber(absl::string_view text,
+                                       absl::string_view what) {
+  int64_t number = 0;
+  if (absl::SimpleAtoi(text, &number) && number >= 1) return number;
+  return absl::InvalidArgumentError(
+      absl::StrCat(what, " is '", text, "', must be a positive number"));
+}
+
+struct Setting {
+  std::string name;  // of the selector
+  SelectorSpec selector;
+  int64_t num_tokens = 0;
+};
+
+// SELECTOR[/SEGMENT]@TOKENS.
+absl::StatusOr<Setting> ParseSetting(absl::string_view text,
+                                     const ModelConfig& config) {
+  const std::pair<absl::string_view, absl::string_view> at =
+      absl::StrSplit(text, absl::MaxSplits('@', 1));
+  const std::vector<absl::string_view> parts = absl::StrSplit(at.first, '/');
+  Setting setting{.name = std::string(parts[0])};
+  OVERTURE_ASSIGN_OR_RETURN(setting.num_tokens,
+                            PositiveNumber(at.second, "tokens of a run"));
+  OVERTURE_ASSIGN_OR_RETURN(setting.selector,
+                            SelectorByName(setting.name, config));
+  if (parts.size() > 1) {
+    OVERTURE_ASSIGN_OR_RETURN(setting.selector.segment_tokens,
+                              PositiveNumber(parts[1], "segment of a run"));
   }
-  return lengths;
+  OVERTURE_RETURN_IF_ERROR(Validate(setting.selector));
+  return setting;
+}
+
+absl::StatusOr<std::vector<Setting>> SettingsFromFlags(
+    const ModelConfig& config) {
+  std::vector<std::string> texts = absl::GetFlag(FLAGS_runs);
+  if (texts.empty()) {
+    for (const std::string& tokens : absl::GetFlag(FLAGS_tokens)) {
+      texts.push_back(absl::StrCat(absl::GetFlag(FLAGS_selector), "@", tokens));
+    }
+  }
+  std::vector<Setting> settings;
+  for (const std::string& text : texts) {
+    OVERTURE_ASSIGN_OR_RETURN(settings.emplace_back(),
+                              ParseSetting(text, config));
+  }
+  return settings;
 }
 
 absl::StatusOr<std::vector<int32_t>> PromptFromFlags(int64_t count,
@@ -151,52 +212,83 @@ absl::StatusOr<std::vector<int32_t>> PromptFromFlags(int64_t count,
   return tokens;
 }
 
-struct Setting {
-  SelectorSpec selector;
-  ComputeDType dtype = ComputeDType::kAuto;
+// Of one prefill; seconds of wall time, the phases those of the device.
+struct Row {
+  double seconds = 0;
+  PrefillOutput output;
+  int64_t device_bytes = 0;  // in use at the fullest layer's end; 0: no device
+
+  double other_seconds() const {
+    return seconds - output.linear_seconds - output.attention_seconds -
+           output.selector_seconds;
+  }
 };
 
-absl::Status RunLength(const ModelFiles& files, Backend& backend,
-                       const Setting& setting, int64_t length) {
+void AppendJson(const Setting& setting, const Row& row, std::string* json) {
+  const auto& vs = setting.selector.vertical_slash;
+  const bool per_head = !setting.selector.head_sizes.empty();
+  absl::StrAppend(json, json->empty() ? "" : ",\n", R"(  {"selector": ")",
+                  setting.name, R"(", "tokens": )", setting.num_tokens);
+  if (setting.selector.kind == SelectorSpec::Kind::kVerticalSlash) {
+    absl::StrAppend(
+        json, R"(, "segment": )", setting.selector.segment_tokens,
+        R"(, "sizes": ")",
+        per_head ? "per head" : absl::StrCat(vs.vertical, " ", vs.slash), "\"");
+  }
+  absl::StrAppend(json, R"(, "seconds": )", row.seconds, R"(, "linear": )",
+                  row.output.linear_seconds, R"(, "attention": )",
+                  row.output.attention_seconds, R"(, "selector_seconds": )",
+                  row.output.selector_seconds, R"(, "other": )",
+                  row.other_seconds(), R"(, "density": )", row.output.density,
+                  R"(, "layer_density": [)",
+                  absl::StrJoin(row.output.layer_density, ", "),
+                  R"(], "device_bytes": )", row.device_bytes, "}");
+}
+
+absl::Status RunSetting(const ModelFiles& files, Backend& backend,
+                        const Setting& setting, ComputeDType dtype,
+                        std::string* json) {
   OVERTURE_ASSIGN_OR_RETURN(
       const std::vector<int32_t> tokens,
-      PromptFromFlags(length, backend.config().vocab_size));
+      PromptFromFlags(setting.num_tokens, backend.config().vocab_size));
   const int64_t num_decode = absl::GetFlag(FLAGS_decode);
   std::shared_ptr<const DecoderModel> decoder_model;
   std::unique_ptr<Decoder> decoder;
   if (num_decode > 0) {
     OVERTURE_ASSIGN_OR_RETURN(decoder_model,
-                              DecoderModel::Create(files, setting.dtype));
+                              DecoderModel::Create(files, dtype));
     OVERTURE_ASSIGN_OR_RETURN(decoder,
                               Decoder::Create(decoder_model, tokens.size()));
   }
 
-  std::printf("%8s %9s %9s %8s %8s %8s %8s %8s %9s\n", "tokens", "seconds",
-              "tokens/s", "linear", "attend", "select", "other", "density",
-              "peak MiB");
+  std::printf("%14s %8s %9s %9s %8s %8s %8s %8s %8s %9s %9s\n",
+              setting.name.c_str(), "tokens", "seconds", "tokens/s", "linear",
+              "attend", "select", "other", "density", "host MiB", "GPU MiB");
   double best = 0;
   std::vector<float> logits;
   const int32_t repeat = absl::GetFlag(FLAGS_repeat);
   for (int32_t i = 0; i < repeat; ++i) {
     BenchIo io(i + 1 == repeat ? decoder.get() : nullptr, backend.kv_layout());
+    Row row;
     const Clock::time_point begin = Clock::now();
     OVERTURE_ASSIGN_OR_RETURN(
-        const PrefillOutput output,
+        row.output,
         backend.Prefill(
             {.tokens = tokens, .selector = setting.selector, .io = &io}));
-    const double seconds = SecondsSince(begin);
+    row.seconds = SecondsSince(begin);
+    row.device_bytes = io.device_bytes;
     OVERTURE_RETURN_IF_ERROR(io.status);
-    best = i == 0 ? seconds : std::min(best, seconds);
+    best = i == 0 ? row.seconds : std::min(best, row.seconds);
     rusage usage{};
     getrusage(RUSAGE_SELF, &usage);
-    std::printf("%8zu %9.3f %9.1f %8.3f %8.3f %8.3f %8.3f %8.4f %9.1f\n",
-                tokens.size(), seconds, tokens.size() / seconds,
-                output.linear_seconds, output.attention_seconds,
-                output.selector_seconds,
-                seconds - output.linear_seconds - output.attention_seconds -
-                    output.selector_seconds,
-                output.density, usage.ru_maxrss / 1024.0);
-    logits = output.logits;
+    std::printf(
+        "%14s %8zu %9.3f %9.1f %8.3f %8.3f %8.3f %8.3f %8.4f %9.1f %9.1f\n", "",
+        tokens.size(), row.seconds, tokens.size() / row.seconds,
+        row.output.linear_seconds, row.output.attention_seconds,
+        row.output.selector_seconds, row.other_seconds(), row.output.density,
+        usage.ru_maxrss / 1024.0, row.device_bytes / 1048576.0);
+    AppendJson(setting, row, json);
+    logits = row.output.logits;
   }
   std::printf("best %.1f tokens/s\n", tokens.size() / best);
   std::fflush(stdout);
@@ -214,24 +306,38 @@ absl::Status RunLength(const ModelFiles& files, Backend& backend,
   return absl::OkStatus();
 }
 
+absl::Status WriteJson(const Backend& backend, const std::string& rows) {
+  const std::string path = absl::GetFlag(FLAGS_json);
+  if (path.empty()) return absl::OkStatus();
+  std::ofstream file(path);
+  file << R"({"model": ")" << backend.config().name << R"(", "device": ")"
+       << backend.device_name() << R"(", "numerics": ")" << backend.numerics()
+       << "\", \"rows\": [\n"
+       << rows << "\n]}\n";
+  file.close();
+  if (file) return absl::OkStatus();
+  return absl::UnknownError(absl::StrCat("--json ", path, ": write failed"));
+}
+
 absl::Status Run() {
-  Setting setting;
-  OVERTURE_ASSIGN_OR_RETURN(setting.dtype, ComputeFromFlag());
+  OVERTURE_ASSIGN_OR_RETURN(const ComputeDType dtype, ComputeFromFlag());
   OVERTURE_ASSIGN_OR_RETURN(const DeviceChoice device,
                             ParseDeviceChoice(absl::GetFlag(FLAGS_device)));
-  OVERTURE_ASSIGN_OR_RETURN(const std::vector<int64_t> lengths,
-                            LengthsFromFlag());
   const Clock::time_point load_begin = Clock::now();
   OVERTURE_ASSIGN_OR_RETURN(const std::unique_ptr<ModelFiles> files,
                             LoadModelFiles(absl::GetFlag(FLAGS_model)));
-  OVERTURE_ASSIGN_OR_RETURN(setting.selector,
-                            SelectorFromFlags(files->config()));
+  OVERTURE_ASSIGN_OR_RETURN(const std::vector<Setting> settings,
+                            SettingsFromFlags(files->config()));
   OVERTURE_ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend,
-                            CreateBackend(*files, device, setting.dtype));
+                            CreateBackend(*files, device, dtype));
   std::printf("%s on %s, loaded in %.2f s\n", backend->numerics().c_str(),
               backend->device_name().c_str(), SecondsSince(load_begin));
-  for (const int64_t length : lengths) {
-    OVERTURE_RETURN_IF_ERROR(RunLength(*files, *backend, setting, length));
+  std::string json;
+  for (const Setting& setting : settings) {
+    OVERTURE_RETURN_IF_ERROR(
+        RunSetting(*files, *backend, setting, dtype, &json));
+    // After each, so that a run that is cut short leaves what it has.
+    OVERTURE_RETURN_IF_ERROR(WriteJson(*backend, json));
   }
   return absl::OkStatus();
 }
