@@ -391,8 +391,16 @@ std::vector<float> StructuredModel::KeyChannel(int32_t layer,
   return means;
 }
 
-std::vector<float> StructuredModel::KeyMeans(int32_t layer) const {
-  return KeyChannel(layer, KeyPairs::kLocal);
+AttentionMeans StructuredModel::Means(int32_t layer) const {
+  AttentionMeans means{.q = QueryMeans(layer),
+                       .k = KeyChannel(layer, KeyPairs::kLocal),
+                       .k_sink = KeyChannel(layer, 0),
+                       .k_mark = KeyChannel(layer, 1)};
+  for (size_t i = 0; i < means.k.size(); ++i) {
+    means.k_sink[i] += means.k[i] / std::hypot(1.0f, kChannelPart[0]);
+    means.k_mark[i] += means.k[i] / std::hypot(1.0f, kChannelPart[1]);
+  }
+  return means;
 }
 
 StructuredModel::Tensor StructuredModel::Describe(TensorRole role,
@@ -436,7 +444,7 @@ StructuredModel::Tensor StructuredModel::Describe(TensorRole role,
       break;
     case TensorRole::kK:
       tensor.noise = kQkNoise * unit;
-      map(KeyMeans(layer), kU, kCommon);
+      map(KeyChannel(layer, KeyPairs::kLocal), kU, kCommon);
       for (int channel = 0; channel < kNumChannels; ++channel) {
         const double part = kChannelPart[channel];
         map(KeyChannel(layer, channel), channel == 0 ? kSinkPart : kMarkPart,

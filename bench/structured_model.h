@@ -54,6 +54,14 @@ struct HeadStructure {
   double mark_logit = 0;
 };
 
+// Means of a layer's unrotated queries and keys, [heads * head_dim].
+struct AttentionMeans {
+  std::vector<float> q;
+  std::vector<float> k;  // ordinary tokens
+  std::vector<float> k_sink;
+  std::vector<float> k_mark;
+};
+
 class StructuredModel {
  public:
   // INVALID_ARGUMENT unless `config` is a plain llama with its own output head,
@@ -65,6 +73,8 @@ class StructuredModel {
   const HeadStructure& head(int32_t layer, int32_t q_head) const {
     return heads_[layer * config_.num_q_heads + q_head];
   }
+
+  AttentionMeans Means(int32_t layer) const;
 
   // Fills the existing `folder` with config.json, one safetensors file per
   // layer and two more, and heads.json, MInference's pattern file. On all
@@ -82,7 +92,6 @@ class StructuredModel {
   std::vector<std::vector<Tensor>> Shards() const;
   Tensor Describe(engine::TensorRole role, int32_t layer) const;
   std::vector<float> QueryMeans(int32_t layer) const;
-  std::vector<float> KeyMeans(int32_t layer) const;
   std::vector<float> KeyChannel(int32_t layer, int channel) const;
 
   engine::ModelConfig config_;
