@@ -50,7 +50,7 @@ def kernel_times(function, repeats=10):
         torch.cuda.synchronize()
     times = {}
     for event in profiler.key_averages():
-        name = re.sub(r'.*?(\w+)Kernel.*', r'\1', event.key)
+        name = re.sub(r'.*?(\w+)Kernel(<\d+>)?.*', r'\1\2', event.key)
         total = getattr(event, 'device_time_total', 0)
         if total > 0:
             times[name] = times.get(name, 0) + total / repeats

@@ -74,22 +74,31 @@ struct Shared {
   typename cub::BlockScan<uint64_t, kThreads>::TempStorage scan;
 };
 
-// The ordered bits of a thread's scores of a chunk; those outside [begin, end)
-// are not `valid`. A warp's scores are neighbours.
+// The ordered bits of a thread's scores of a chunk, 0 for those outside
+// [begin, end): they rank below all, and no more is taken than there are
+// inside. A warp's scores are neighbours.
 struct Chunk {
   uint32_t bits[kPerThread];
-  bool valid[kPerThread];
 
   __device__ __forceinline__ Chunk(const float* scores, int64_t chunk,
                                    int64_t begin, int64_t end) {
+    const float* mine = scores + Index(chunk, 0);
+    if (chunk * kChunk >= begin && (chunk + 1) * kChunk <= end) {
 #pragma unroll
-    for (int i = 0; i < kPerThread; ++i) {
-      const int64_t at = Index(chunk, i);
-      valid[i] = at >= begin && at < end;
-      bits[i] = valid[i] ? __float_as_uint(scores[at]) : 0;
+      for (int i = 0; i < kPerThread; ++i) {
+        bits[i] = __float_as_uint(mine[i * 32]);
+      }
+#pragma unroll
+      for (int i = 0; i < kPerThread; ++i) bits[i] = OrderedBits(bits[i]);
+    } else {
+#pragma unroll
+      for (int i = 0; i < kPerThread; ++i) {
+        const int64_t at = Index(chunk, i);
+        bits[i] = at >= begin && at < end
+                      ? OrderedBits(__float_as_uint(mine[i * 32]))
+                      : 0;
+      }
     }
-#pragma unroll
-    for (int i = 0; i < kPerThread; ++i) bits[i] = OrderedBits(bits[i]);
   }
 
   static __device__ __forceinline__ int64_t Index(int64_t chunk, int i) {
@@ -149,16 +158,11 @@ __device__ __forceinline__ void Emit(const List& list, int64_t first,
   int32_t equal = s.progress.equal_before;
   for (int64_t c = first; c < last; ++c) {
     const Chunk chunk(list.scores, c, list.forced, list.n);
-    uint32_t is_greater[kPerThread];  // by lane
-    uint32_t is_equal[kPerThread];
     int32_t packed = 0;  // of the warp: greater below, equal above 16 bits
 #pragma unroll
     for (int i = 0; i < kPerThread; ++i) {
-      is_greater[i] =
-          __ballot_sync(~0u, chunk.valid[i] && chunk.bits[i] > smallest);
-      is_equal[i] =
-          __ballot_sync(~0u, chunk.valid[i] && chunk.bits[i] == smallest);
-      packed += __popc(is_greater[i]) + (__popc(is_equal[i]) << 16);
+      packed += __popc(__ballot_sync(~0u, chunk.bits[i] > smallest)) +
+                (__popc(__ballot_sync(~0u, chunk.bits[i] == smallest)) << 16);
     }
     // Two sets in turn: one barrier a chunk.
     int32_t* warps = s.warps[c & 1];
@@ -173,19 +177,24 @@ __device__ __forceinline__ void Emit(const List& list, int64_t first,
     }
     int32_t my_greater = greater + (before & 0xffff);
     int32_t my_equal = equal + (before >> 16);
-    // Most of a warp's 32 neighbours hold nothing that is taken.
+    if (packed != 0) {
 #pragma unroll
-    for (int i = 0; i < kPerThread; ++i) {
-      if ((is_greater[i] | is_equal[i]) == 0) continue;
-      const int32_t g = my_greater + __popc(is_greater[i] & below);
-      const int32_t e = my_equal + __popc(is_equal[i] & below);
-      const bool takes_tie = (is_equal[i] >> lane & 1) && e < wanted;
-      if ((is_greater[i] >> lane & 1) || takes_tie) {
-        list.out[list.forced + g + min(e, wanted)] =
-            static_cast<int32_t>(Chunk::Index(c, i));
+      for (int i = 0; i < kPerThread; ++i) {
+        const bool is_greater = chunk.bits[i] > smallest;
+        const bool is_equal = chunk.bits[i] == smallest;
+        // Most of a warp's 32 neighbours hold nothing that is taken.
+        if (!__any_sync(~0u, is_greater || is_equal)) continue;
+        const uint32_t all_greater = __ballot_sync(~0u, is_greater);
+        const uint32_t all_equal = __ballot_sync(~0u, is_equal);
+        const int32_t g = my_greater + __popc(all_greater & below);
+        const int32_t e = my_equal + __popc(all_equal & below);
+        if (is_greater || (is_equal && e < wanted)) {
+          list.out[list.forced + g + min(e, wanted)] =
+              static_cast<int32_t>(Chunk::Index(c, i));
+        }
+        my_greater += __popc(all_greater);
+        my_equal += __popc(all_equal);
       }
-      my_greater += __popc(is_greater[i]);
-      my_equal += __popc(is_equal[i]);
     }
     greater += total & 0xffff;
     equal += total >> 16;
@@ -223,7 +232,7 @@ __device__ __forceinline__ void Run(const List& list, int block,
       const Chunk chunk(list.scores, c, list.forced, list.n);
 #pragma unroll
       for (int i = 0; i < kPerThread; ++i) {
-        if (chunk.valid[i] && (chunk.bits[i] & Settled(kRound)) == smallest) {
+        if ((chunk.bits[i] & Settled(kRound)) == smallest) {
           atomicAdd(&s.counts[chunk.bits[i] >> Shift(kRound) & Mask(kRound)],
                     1);
         }

@@ -64,7 +64,7 @@ struct Params {
 
 // Eight blocks per list: the columns of every head, then its distances.
 template <int kRound>
-__global__ void __launch_bounds__(select_top::kThreads)
+__global__ void __launch_bounds__(select_top::kThreads, 3)
     SelectKernel(const __grid_constant__ Params p) {
   __shared__ select_top::Shared shared;
   const int list = blockIdx.x / select_top::kBlocks;
