@@ -10,6 +10,7 @@
 #include "base/status_macros.h"
 #include "engine/fused_weights.h"
 #include "engine/rope.h"
+#include "kernels/selectors/vertical_slash_gpu.h"
 
 namespace overture::engine {
 namespace {
@@ -22,6 +23,11 @@ absl::Status CheckShapes(const ModelConfig& config) {
         absl::StrCat("the GPU back end takes head_dim 64, 96 or 128, this "
                      "model's is ",
                      config.head_dim));
+  }
+  if (config.num_q_heads > kernels::kMaxSelectorHeads) {
+    return absl::UnimplementedError(absl::StrCat(
+        "the GPU back end takes at most ", kernels::kMaxSelectorHeads,
+        " query heads, this model has ", config.num_q_heads));
   }
   const struct {
     const char* name;

@@ -154,12 +154,17 @@ TEST(CudaBackendTest, RefusesWhatDoesNotFitBeforeItStarts) {
       RunPrefill(*backend, absl::MakeConstSpan(tokens).first(100)).status());
 }
 
-TEST(CudaBackendTest, NamesTheHeadDimThatItCannotRun) {
+TEST(CudaBackendTest, NamesTheShapeThatItCannotRun) {
   const LoadedTinyModel model(TinyModelOptions{});
   EXPECT_THAT(
       CreateCudaBackend(model.files(), 0),
       StatusIs(absl::StatusCode::kUnimplemented,
                HasSubstr("head_dim 64, 96 or 128, this model's is 16")));
+  const LoadedTinyModel many(Tiny({.num_q_heads = 130}));
+  EXPECT_THAT(
+      CreateCudaBackend(many.files(), 0),
+      StatusIs(absl::StatusCode::kUnimplemented,
+               HasSubstr("at most 128 query heads, this model has 130")));
   EXPECT_THAT(CreateCudaBackend(model.files(), 99),
               StatusIs(absl::StatusCode::kInvalidArgument));
 }
