@@ -54,6 +54,26 @@ std::vector<double> Values(const NaiveForward& naive, bool is_v,
   return values;
 }
 
+// The share of causal pairs that `mask` leaves, over all rows but in the last
+// layer, where one row is all that is asked for.
+double DensityUnder(const NaiveMask& mask, const TinyModelOptions& options,
+                    int64_t count) {
+  int64_t kept = 0;
+  int64_t causal = 0;
+  for (int32_t layer = 0; layer < options.num_layers; ++layer) {
+    const bool is_last = layer + 1 == options.num_layers;
+    for (int32_t head = 0; head < options.num_q_heads; ++head) {
+      for (int64_t q = is_last ? count - 1 : 0; q < count; ++q) {
+        causal += q + 1;
+        for (int64_t k = 0; k <= q; ++k) {
+          kept += mask == nullptr || mask({layer, head, q, k});
+        }
+      }
+    }
+  }
+  return static_cast<double>(kept) / static_cast<double>(causal);
+}
+
 }  // namespace
 
 SelectorSpec VerticalSlash(int32_t vertical, int32_t slash, int64_t segment) {
@@ -89,6 +109,7 @@ void BackendSuite::ExpectEqualsNaive(const TinyModelOptions& options,
       RunPrefill(*backend, tokens, {.selector = selector}));
   const double tolerance = GetParam().tolerance;
   EXPECT_LT(RelativeRms(run.output.logits, naive.logits.back()), tolerance);
+  EXPECT_NEAR(run.output.density, DensityUnder(mask, options, count), 1e-9);
   ASSERT_EQ(run.kv.num_rows, count);
   for (int32_t layer = 0; layer < options.num_layers; ++layer) {
     for (const bool is_v : {false, true}) {
