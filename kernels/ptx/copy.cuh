@@ -81,6 +81,19 @@ __device__ __forceinline__ void CopyAsyncWait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
+// 16 bytes of shared memory, or zeros when `valid` is false: a predicated load
+// where the compiler would branch.
+__device__ __forceinline__ int4 LoadShared16(const void* src, bool valid) {
+  int4 d = {0, 0, 0, 0};
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %5, 0;\n"
+      "@p ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];\n}\n"
+      : "+r"(d.x), "+r"(d.y), "+r"(d.z), "+r"(d.w)
+      : "r"(SharedAddress(src)), "r"(static_cast<int>(valid))
+      : "memory");
+  return d;
+}
+
 // Stores four 8x8 bf16 matrices; lane l gives the address of row l % 8 of
 // matrix l / 8, registers hold the wgmma accumulator layout packed in pairs.
 __device__ __forceinline__ void StoreMatrix4(uint32_t shared_dst,

@@ -135,7 +135,7 @@ __device__ __forceinline__ void StoreOutput(
     }
     ptx::NamedBarrierSync(kStore0 + consumer, 128);
   }
-  if (thread == 0) ptx::BarrierArrive(&s.q_empty);
+  if (lane == 0) ptx::BarrierArrive(&s.q_empty);
   if (p.lse != nullptr && (lane & 3) == 0) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
@@ -161,7 +161,7 @@ __device__ __forceinline__ void Consume(
   for (;;) {
     ptx::BarrierWait(&s.q_full, item_phase);
     item_phase ^= 1;
-    const ItemInfo item = ReadItem(s.item);
+    const ItemInfo item = ReadItem(s.item, lane);
     if (item.head < 0) break;
 
     float o[kHeadDim / 2];  // [64, head_dim]
@@ -179,7 +179,7 @@ __device__ __forceinline__ void Consume(
     if (item.num_steps > 0) {
       // First step: scores and softmax alone.
       ptx::BarrierWait(&s.k_full[ring.stage], ring.phase);
-      StepInfo info = ReadStep(s.step[ring.stage]);
+      StepInfo info = ReadStep(s.step[ring.stage], lane);
       ptx::WgmmaFence();
       IssueScores<kHeadDim>(scores, q, s.k[ring.stage]);
       ptx::WgmmaCommit();
@@ -203,7 +203,7 @@ __device__ __forceinline__ void Consume(
         ptx::WgmmaCommit();
         IssueOutput<kHeadDim>(o, probs, s.v[v_stage]);
         ptx::WgmmaCommit();
-        info = ReadStep(s.step[ring.stage]);
+        info = ReadStep(s.step[ring.stage], lane);
         ptx::WgmmaWait<1>();
         ptx::FenceRegisters(scores);
         if (lane == 0) ptx::BarrierArrive(&s.k_empty[ring.stage]);

@@ -20,10 +20,10 @@ __global__ void __launch_bounds__(kThreads, 1)
     ptx::PrefetchTensorMap(&p.q);
     ptx::PrefetchTensorMap(&p.k);
     ptx::PrefetchTensorMap(&p.v);
-    // Consumers free the item; so do the three producer warps that read it.
+    // Every warp that reads an item or a step frees it: the consumers' and, of
+    // items, the three producer warps that do not write it.
     ptx::BarrierInit(&s.q_full, 1);
-    ptx::BarrierInit(&s.q_empty, kNumConsumers + 3);
-    // Every consumer warp frees a stage, since each reads its step on its own.
+    ptx::BarrierInit(&s.q_empty, 4 * kNumConsumers + 3);
     for (int i = 0; i < T::kStages; ++i) {
       ptx::BarrierInit(&s.k_full[i], 1);
       ptx::BarrierInit(&s.v_full[i], 1);

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 
+#include "kernels/ptx/copy.cuh"
 #include "kernels/sparse_attention/device_plan.h"
 #include "kernels/sparse_attention/query_tile.cuh"
 #include "kernels/sparse_attention/traits.cuh"
@@ -50,13 +51,18 @@ struct Ring {
 
 // The item in registers that the compiler knows to be the same for a whole
 // warp: without it wgmma is serialised.
-__device__ __forceinline__ ItemInfo ReadItem(const ItemInfo& shared) {
-  return {__shfl_sync(~0u, shared.head, 0), __shfl_sync(~0u, shared.q_tile, 0),
-          __shfl_sync(~0u, shared.num_steps, 0)};
+//
+// Lane 0 alone reads the slot, and lane 0 it is that later tells the producer
+// that the slot is free: an arrival orders the reads of the arriving thread,
+// not those of other lanes before a shuffle.
+__device__ __forceinline__ ItemInfo ReadItem(const ItemInfo& shared, int lane) {
+  const int4 item = ptx::LoadShared16(&shared, lane == 0);
+  return {__shfl_sync(~0u, item.x, 0), __shfl_sync(~0u, item.y, 0),
+          __shfl_sync(~0u, item.z, 0)};
 }
 
-__device__ __forceinline__ StepInfo ReadStep(const StepInfo& shared) {
-  const int4 step = *reinterpret_cast<const int4*>(&shared);
+__device__ __forceinline__ StepInfo ReadStep(const StepInfo& shared, int lane) {
+  const int4 step = ptx::LoadShared16(&shared, lane == 0);
   return {{__shfl_sync(~0u, step.x, 0), __shfl_sync(~0u, step.y, 0)},
           __shfl_sync(~0u, step.z, 0),
           __shfl_sync(~0u, step.w, 0)};

@@ -151,7 +151,7 @@ __device__ __forceinline__ void Produce(
       __syncwarp();
     }
     ptx::BarrierWait(&s.q_full, item_phase);
-    const ItemInfo item = ReadItem(s.item);
+    const ItemInfo item = ReadItem(s.item, lane);
     if (warp != 0 && lane == 0) ptx::BarrierArrive(&s.q_empty);
     item_phase ^= 1;
     if (item.head < 0) return;

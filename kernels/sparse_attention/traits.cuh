@@ -39,14 +39,14 @@ inline constexpr int kNoTile = 0x40000000;
 // What the producer tells the consumers about a step. Column c of half h is
 // key start[h] + c for tiles; for gathered columns only the first `valid` of
 // the step exist and start is unused.
-struct StepInfo {
+struct alignas(16) StepInfo {
   int32_t start[2];
   int32_t valid;  // < 0: tiles; >= 0: gathered columns that exist
   int32_t mask;   // 1 if any element must be masked
 };
 
-// What one work item is.
-struct ItemInfo {
+// What one work item is. Read in one piece, as a step is.
+struct alignas(16) ItemInfo {
   int32_t head;  // of the items, see query_tile.cuh; < 0: no more work
   int32_t q_tile;
   int32_t num_steps;
@@ -64,7 +64,7 @@ struct Traits {
     alignas(1024) uint16_t q[kPanels * kBlockM * kPanel];
     alignas(1024) uint16_t k[kStages][kPanels * kPanelElements];
     alignas(1024) uint16_t v[kStages][kPanels * kPanelElements];
-    alignas(16) StepInfo step[kStages];
+    StepInfo step[kStages];
     ItemInfo item;
     alignas(8) uint64_t q_full;
     uint64_t q_empty;
