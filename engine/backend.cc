@@ -49,6 +49,11 @@ void ViewData::AppendLayer(const KvLayout& layout, const LayerKvView& kv,
   layers.push_back(std::move(bytes));
 }
 
+absl::string_view WeightsName(LinearPrecision linears,
+                              absl::string_view dtype) {
+  return linears == LinearPrecision::kFp8 ? "e4m3" : dtype;
+}
+
 bool NeedsVotes(const PrefillJob& job) {
   const int64_t n = static_cast<int64_t>(job.tokens.size());
   return job.view.has_value() && n > job.view->window && n > job.view->capacity;

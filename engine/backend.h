@@ -18,11 +18,13 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "base/kv_layout.h"
 #include "compress/view.h"
 #include "engine/model_files.h"
 #include "engine/selector_spec.h"
+#include "kernels/linear/linear_precision.h"
 
 namespace overture::engine {
 
@@ -112,11 +114,18 @@ class Backend {
   virtual absl::Status Health() const = 0;
 };
 
+using kernels::LinearPrecision;
+
+// For numerics(): e4m3, or `dtype` where products are not in FP8.
+absl::string_view WeightsName(LinearPrecision linears, absl::string_view dtype);
+
 enum class ComputeDType : uint8_t { kAuto, kBF16, kF32 };
 
 // kAuto: bf16 where the CPU multiplies it in hardware, else f32. KV is kept in
-// the compute dtype, so what is stored is exactly what attention read.
+// the compute dtype, so what is stored is exactly what attention read. FP8
+// products are simulated: right, but slower than the others.
 absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(
-    const ModelFiles& files, ComputeDType dtype);
+    const ModelFiles& files, ComputeDType dtype,
+    LinearPrecision linears = LinearPrecision::kBF16);
 
 }  // namespace overture::engine

@@ -22,7 +22,8 @@ class CpuBackend final : public Backend {
 
   std::string numerics() const override {
     const absl::string_view dtype = Name(weights_->dtype());
-    return absl::StrCat("weights=", dtype, " compute=", dtype, " kv=", dtype);
+    return absl::StrCat("weights=", WeightsName(weights_->linears(), dtype),
+                        " compute=", dtype, " kv=", dtype);
   }
 
   std::string device_name() const override { return "cpu"; }
@@ -51,9 +52,9 @@ class CpuBackend final : public Backend {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(
-    const ModelFiles& files, ComputeDType dtype) {
+    const ModelFiles& files, ComputeDType dtype, LinearPrecision linears) {
   OVERTURE_ASSIGN_OR_RETURN(std::unique_ptr<const CpuWeights> weights,
-                            CpuWeights::Create(files, dtype));
+                            CpuWeights::Create(files, dtype, linears));
   return std::make_unique<CpuBackend>(std::move(weights));
 }
 

@@ -8,33 +8,38 @@
 #include "base/status_macros.h"
 #include "engine/fused_weights.h"
 #include "engine/rope.h"
+#include "kernels/linear/linear_fp8_cpu.h"
 
 namespace overture::engine {
 namespace {
 
 absl::StatusOr<std::unique_ptr<kernels::LinearCpu>> Pack(
-    const ModelFiles& files, FusedRole role, int32_t layer, DType dtype) {
+    const ModelFiles& files, FusedRole role, int32_t layer, DType dtype,
+    LinearPrecision precision) {
   OVERTURE_ASSIGN_OR_RETURN(const FusedMatrix matrix,
                             ReadFused(files, role, layer));
-  return kernels::LinearCpu::Create(dtype, matrix.rows, matrix.columns,
-                                    matrix.weight, matrix.bias);
+  const auto create = precision == LinearPrecision::kFp8
+                          ? kernels::CreateLinearFp8Cpu
+                          : kernels::LinearCpu::Create;
+  return create(dtype, matrix.rows, matrix.columns, matrix.weight, matrix.bias);
 }
 
 absl::StatusOr<CpuLayerWeights> LoadLayer(const ModelFiles& files,
-                                          int32_t layer, DType dtype) {
+                                          int32_t layer, DType dtype,
+                                          LinearPrecision linears) {
   CpuLayerWeights weights;
   OVERTURE_ASSIGN_OR_RETURN(weights.attention_norm,
                             ReadNorm(files, TensorRole::kAttentionNorm, layer));
   OVERTURE_ASSIGN_OR_RETURN(weights.mlp_norm,
                             ReadNorm(files, TensorRole::kMlpNorm, layer));
-  OVERTURE_ASSIGN_OR_RETURN(weights.qkv,
-                            Pack(files, FusedRole::kQkv, layer, dtype));
+  OVERTURE_ASSIGN_OR_RETURN(
+      weights.qkv, Pack(files, FusedRole::kQkv, layer, dtype, linears));
   OVERTURE_ASSIGN_OR_RETURN(weights.o,
-                            Pack(files, FusedRole::kO, layer, dtype));
-  OVERTURE_ASSIGN_OR_RETURN(weights.gate_up,
-                            Pack(files, FusedRole::kGateUp, layer, dtype));
-  OVERTURE_ASSIGN_OR_RETURN(weights.down,
-                            Pack(files, FusedRole::kDown, layer, dtype));
+                            Pack(files, FusedRole::kO, layer, dtype, linears));
+  OVERTURE_ASSIGN_OR_RETURN(
+      weights.gate_up, Pack(files, FusedRole::kGateUp, layer, dtype, linears));
+  OVERTURE_ASSIGN_OR_RETURN(
+      weights.down, Pack(files, FusedRole::kDown, layer, dtype, linears));
   return weights;
 }
 
@@ -53,8 +58,9 @@ DType Resolve(ComputeDType dtype) {
 }
 
 absl::StatusOr<std::unique_ptr<const CpuWeights>> CpuWeights::Create(
-    const ModelFiles& files, ComputeDType dtype) try {
+    const ModelFiles& files, ComputeDType dtype, LinearPrecision linears) try {
   std::unique_ptr<CpuWeights> weights(new CpuWeights());
+  weights->linears_ = linears;
   OVERTURE_RETURN_IF_ERROR(weights->Load(files, dtype));
   return weights;
 } catch (const std::bad_alloc&) {
@@ -91,15 +97,15 @@ absl::Status CpuWeights::Load(const ModelFiles& files, ComputeDType dtype) {
     }
   }
   if (!config_.tied_embeddings) {
-    OVERTURE_ASSIGN_OR_RETURN(lm_head_,
-                              Pack(files, FusedRole::kLmHead, 0, type));
+    OVERTURE_ASSIGN_OR_RETURN(lm_head_, Pack(files, FusedRole::kLmHead, 0, type,
+                                             LinearPrecision::kBF16));
   }
   OVERTURE_ASSIGN_OR_RETURN(output_norm_,
                             ReadNorm(files, TensorRole::kOutputNorm, 0));
   layers_.reserve(config_.num_layers);
   for (int32_t layer = 0; layer < config_.num_layers; ++layer) {
     OVERTURE_ASSIGN_OR_RETURN(CpuLayerWeights weights,
-                              LoadLayer(files, layer, type));
+                              LoadLayer(files, layer, type, linears_));
     layers_.push_back(std::move(weights));
   }
   return absl::OkStatus();

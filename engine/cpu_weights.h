@@ -17,6 +17,7 @@
 #include "engine/backend.h"
 #include "engine/model_files.h"
 #include "kernels/linear/linear_cpu.h"
+#include "kernels/linear/linear_precision.h"
 #include "kernels/transformer_ops/transformer_ops_cpu.h"
 
 namespace overture::engine {
@@ -36,12 +37,15 @@ class CpuWeights {
   // Errors of `files`; INVALID_ARGUMENT for a tensor whose shape does not match
   // the config; RESOURCE_EXHAUSTED when memory runs out.
   static absl::StatusOr<std::unique_ptr<const CpuWeights>> Create(
-      const ModelFiles& files, ComputeDType dtype);
+      const ModelFiles& files, ComputeDType dtype,
+      LinearPrecision linears = LinearPrecision::kBF16);
 
   const ModelConfig& config() const { return config_; }
   const KvLayout& kv_layout() const { return kv_layout_; }
   // kF32 or kBF16: of weights, activations between them, and KV.
   DType dtype() const { return kv_layout_.dtype; }
+  // Of the layers' products; the head's is always kBF16.
+  LinearPrecision linears() const { return linears_; }
   const kernels::RopeTable& rope() const { return rope_; }
   const CpuLayerWeights& layer(int32_t index) const { return layers_[index]; }
   const std::vector<float>& output_norm() const { return output_norm_; }
@@ -64,6 +68,7 @@ class CpuWeights {
 
   ModelConfig config_;
   KvLayout kv_layout_;
+  LinearPrecision linears_ = LinearPrecision::kBF16;
   kernels::RopeTable rope_;
   std::vector<CpuLayerWeights> layers_;
   std::vector<float> output_norm_;

@@ -12,15 +12,17 @@ namespace overture::engine {
 namespace {
 
 #ifdef OVERTURE_HAVE_CUDA
-absl::StatusOr<std::unique_ptr<Backend>> CreateOnGpu(const ModelFiles& files) {
-  return CreateCudaBackend(files, 0);
+absl::StatusOr<std::unique_ptr<Backend>> CreateOnGpu(const ModelFiles& files,
+                                                     LinearPrecision linears) {
+  return CreateCudaBackend(files, 0, linears);
 }
 bool HaveGpu() {
   const absl::StatusOr<int32_t> count = CountDevices();
   return count.ok() && *count > 0;
 }
 #else
-absl::StatusOr<std::unique_ptr<Backend>> CreateOnGpu(const ModelFiles&) {
+absl::StatusOr<std::unique_ptr<Backend>> CreateOnGpu(const ModelFiles&,
+                                                     LinearPrecision) {
   return absl::FailedPreconditionError(
       "device is cuda, but this build has no CUDA parts");
 }
@@ -44,24 +46,25 @@ absl::StatusOr<DeviceChoice> ParseDeviceChoice(absl::string_view text) {
       absl::StrCat("device is ", text, ", must be auto, cpu or cuda"));
 }
 
-absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(const ModelFiles& files,
-                                                       DeviceChoice device,
-                                                       ComputeDType dtype) {
+absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(
+    const ModelFiles& files, DeviceChoice device, ComputeDType dtype,
+    LinearPrecision linears) {
   if (device == DeviceChoice::kCuda) {
     if (dtype == ComputeDType::kF32) {
       return absl::InvalidArgumentError(
           "dtype is f32, but device cuda computes in bf16");
     }
-    return CreateOnGpu(files);
+    return CreateOnGpu(files, linears);
   }
   if (device == DeviceChoice::kAuto && dtype != ComputeDType::kF32 &&
       HaveGpu()) {
-    absl::StatusOr<std::unique_ptr<Backend>> backend = CreateOnGpu(files);
+    absl::StatusOr<std::unique_ptr<Backend>> backend =
+        CreateOnGpu(files, linears);
     if (backend.ok() || !IsDevicesFault(backend.status())) return backend;
     Log(Severity::kWarning,
         absl::StrCat("the GPU is not used: ", backend.status().message()));
   }
-  return CreateCpuBackend(files, dtype);
+  return CreateCpuBackend(files, dtype, linears);
 }
 
 }  // namespace overture::engine

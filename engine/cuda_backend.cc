@@ -44,7 +44,7 @@ class CudaBackend final : public Backend {
   // KV is kept apart.
   std::string numerics() const override {
     return absl::StrCat(
-        "weights=bf16 compute=",
+        "weights=", WeightsName(weights_->linears(), "bf16"), " compute=",
         attention_ == kernels::AttentionKernel::kSm90 ? "cuda" : "cuda-sm80",
         "-bf16 kv=bf16");
   }
@@ -112,7 +112,8 @@ class CudaBackend final : public Backend {
         " is lost: ", CudaStatus(error, "waiting for it").message()));
   }
 
-  CudaWorkspacePlan Plan(const CudaWorkspaceShape& shape) const {
+  CudaWorkspacePlan Plan(CudaWorkspaceShape shape) const {
+    shape.quantizes = weights_->linears() == LinearPrecision::kFp8;
     return PlanCudaWorkspace(config(), shape,
                              kernels::ProbeScratchBytes(shape.num_tokens, 1));
   }
@@ -156,7 +157,7 @@ class CudaBackend final : public Backend {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Backend>> CreateCudaBackend(
-    const ModelFiles& files, int32_t device_index) {
+    const ModelFiles& files, int32_t device_index, LinearPrecision linears) {
   OVERTURE_ASSIGN_OR_RETURN(const int32_t count, CountDevices());
   if (count == 0) {
     return absl::FailedPreconditionError("there is no CUDA device or driver");
@@ -166,11 +167,17 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCudaBackend(
       const kernels::AttentionKernel attention,
       kernels::AttentionKernelFor(device.capability_major,
                                   device.capability_minor));
+  // What cuBLASLt multiplies with a scale a row.
+  if (linears == LinearPrecision::kFp8 && device.capability_major != 9) {
+    return absl::UnimplementedError(
+        absl::StrCat("linears are fp8, which takes compute capability 9.0, ",
+                     "device ", device_index, " is ", ToString(device)));
+  }
   OVERTURE_RETURN_IF_CUDA_ERROR(cudaSetDevice(device_index));
   OVERTURE_ASSIGN_OR_RETURN(Stream compute, Stream::Create());
   OVERTURE_ASSIGN_OR_RETURN(Stream copies, Stream::Create());
   OVERTURE_ASSIGN_OR_RETURN(std::unique_ptr<const CudaWeights> weights,
-                            CudaWeights::Create(files, compute));
+                            CudaWeights::Create(files, linears, compute));
   return std::make_unique<CudaBackend>(std::move(device), attention,
                                        std::move(compute), std::move(copies),
                                        std::move(weights));

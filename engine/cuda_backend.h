@@ -12,8 +12,9 @@
 namespace overture::engine {
 
 // bf16 weights, activations and KV, fp32 residual stream and sums, on the
-// device of that index. Same results as the CPU back end in bf16 up to the
-// order of sums, so its numerics() has a name of its own.
+// device of that index; with kFp8 the layers' products multiply e4m3. Same
+// results as the CPU back end in bf16 with these linears up to the order of
+// sums, so its numerics() has a name of its own.
 //
 // A prefill that does not fit the device's free memory is refused before it
 // starts: RESOURCE_EXHAUSTED with the bytes needed. A CUDA error while it runs
@@ -21,11 +22,13 @@ namespace overture::engine {
 // device), Health says so from then on.
 //
 // UNIMPLEMENTED for a head dim other than 64, 96 and 128, hidden or
-// intermediate sizes that are not multiples of 8, or a device of compute
-// capability below 8.0; FAILED_PRECONDITION without a device, a driver or
-// cuBLASLt; RESOURCE_EXHAUSTED if the weights do not fit; INVALID_ARGUMENT for
-// an index out of range, and as CreateCpuBackend.
+// intermediate sizes that are not multiples of 8 (16 in FP8) or above 32,768
+// and 65,536, or a device of compute capability below 8.0, in FP8 other than
+// 9.0; FAILED_PRECONDITION without a device, a driver or cuBLASLt;
+// RESOURCE_EXHAUSTED if the weights do not fit; INVALID_ARGUMENT for an index
+// out of range, and as CreateCpuBackend.
 absl::StatusOr<std::unique_ptr<Backend>> CreateCudaBackend(
-    const ModelFiles& files, int32_t device_index);
+    const ModelFiles& files, int32_t device_index,
+    LinearPrecision linears = LinearPrecision::kBF16);
 
 }  // namespace overture::engine

@@ -12,6 +12,7 @@
 #include "base/cuda/status.h"
 #include "base/status_macros.h"
 #include "engine/row_pieces.h"
+#include "kernels/fp8/quantize_rows.h"
 #include "kernels/probe_attention/probe_attention.h"
 #include "kernels/selectors/static_plans.h"
 #include "kernels/selectors/vertical_slash_gpu.h"
@@ -215,15 +216,14 @@ absl::Status CudaPrefill::ProjectQkv(Rows segment) {
         kernels::LaunchRmsNorm({.x = residual_row(begin),
                                 .weight = weights.attention_norm.data(),
                                 .out = Device<void>(plan_.normed),
+                                .out_scales = row_scales(),
                                 .eps = config_.rms_norm_eps,
                                 .rows = rows,
                                 .columns = config_.hidden_size},
                                compute_.get())));
-    OVERTURE_RETURN_IF_ERROR(Enter(Phase::kLinear));
-    OVERTURE_RETURN_IF_ERROR(AsInternal(weights.qkv->Apply(
-        Device<void>(plan_.normed), rows, Device<void>(plan_.qkv), DType::kF32,
-        /*accumulate=*/false, compute_)));
-    OVERTURE_RETURN_IF_ERROR(Enter(Phase::kOther));
+    OVERTURE_RETURN_IF_ERROR(
+        Multiply(*weights.qkv, {Device<void>(plan_.normed), row_scales()}, rows,
+                 Device<void>(plan_.qkv), DType::kF32, /*accumulate=*/false));
     const int64_t kv_offset = begin * config_.head_dim * kElement;
     OVERTURE_RETURN_IF_ERROR(AsInternal(
         kernels::LaunchRopeKv({.qkv = Device<float>(plan_.qkv),
@@ -376,6 +376,15 @@ absl::Status CudaPrefill::Attend(Rows segment, Rows output,
       plan, compute_.get()));
 }
 
+absl::Status CudaPrefill::Multiply(const kernels::Linear& linear,
+                                   const kernels::LinearInput& x, int64_t rows,
+                                   void* y, DType y_dtype, bool accumulate) {
+  OVERTURE_RETURN_IF_ERROR(Enter(Phase::kLinear));
+  OVERTURE_RETURN_IF_ERROR(
+      AsInternal(linear.Apply(x, rows, y, y_dtype, accumulate, compute_)));
+  return Enter(Phase::kOther);
+}
+
 absl::Status CudaPrefill::ProjectAndMlp(Rows segment, Rows output) {
   const CudaLayerWeights& weights = weights_.layer(layer_);
   for (int64_t begin = output.begin; begin < output.end;
@@ -383,34 +392,41 @@ absl::Status CudaPrefill::ProjectAndMlp(Rows segment, Rows output) {
     const int64_t rows = std::min(kCudaChunkRows, output.end - begin);
     const int64_t o_offset =
         (begin - segment.begin) * weights_.q_size() * kElement;
-    OVERTURE_RETURN_IF_ERROR(Enter(Phase::kLinear));
-    OVERTURE_RETURN_IF_ERROR(AsInternal(weights.o->Apply(
-        Device<std::byte>(plan_.o) + o_offset, rows, residual_row(begin),
-        DType::kF32, /*accumulate=*/true, compute_)));
-    OVERTURE_RETURN_IF_ERROR(Enter(Phase::kOther));
+    kernels::LinearInput o = {Device<std::byte>(plan_.o) + o_offset};
+    if (row_scales() != nullptr) {
+      OVERTURE_RETURN_IF_ERROR(AsInternal(
+          kernels::LaunchQuantizeRows({.x = o.values,
+                                       .codes = Device<void>(plan_.o_codes),
+                                       .scales = row_scales(),
+                                       .rows = rows,
+                                       .columns = weights_.q_size()},
+                                      compute_.get())));
+      o = {Device<void>(plan_.o_codes), row_scales()};
+    }
+    OVERTURE_RETURN_IF_ERROR(Multiply(*weights.o, o, rows, residual_row(begin),
+                                      DType::kF32, /*accumulate=*/true));
     OVERTURE_RETURN_IF_ERROR(
         AsInternal(kernels::LaunchRmsNorm({.x = residual_row(begin),
                                            .weight = weights.mlp_norm.data(),
                                            .out = Device<void>(plan_.normed),
+                                           .out_scales = row_scales(),
                                            .eps = config_.rms_norm_eps,
                                            .rows = rows,
                                            .columns = config_.hidden_size},
                                           compute_.get())));
-    OVERTURE_RETURN_IF_ERROR(Enter(Phase::kLinear));
-    OVERTURE_RETURN_IF_ERROR(AsInternal(weights.gate_up->Apply(
-        Device<void>(plan_.normed), rows, Device<void>(plan_.gate_up),
-        DType::kBF16, /*accumulate=*/false, compute_)));
-    OVERTURE_RETURN_IF_ERROR(Enter(Phase::kOther));
+    OVERTURE_RETURN_IF_ERROR(Multiply(
+        *weights.gate_up, {Device<void>(plan_.normed), row_scales()}, rows,
+        Device<void>(plan_.gate_up), DType::kBF16, /*accumulate=*/false));
     OVERTURE_RETURN_IF_ERROR(AsInternal(
         kernels::LaunchSwiGlu({.gate_up = Device<void>(plan_.gate_up),
                                .out = Device<void>(plan_.act),
+                               .out_scales = row_scales(),
                                .rows = rows,
                                .columns = config_.intermediate_size},
                               compute_.get())));
-    OVERTURE_RETURN_IF_ERROR(Enter(Phase::kLinear));
-    OVERTURE_RETURN_IF_ERROR(AsInternal(weights.down->Apply(
-        Device<void>(plan_.act), rows, residual_row(begin), DType::kF32,
-        /*accumulate=*/true, compute_)));
+    OVERTURE_RETURN_IF_ERROR(
+        Multiply(*weights.down, {Device<void>(plan_.act), row_scales()}, rows,
+                 residual_row(begin), DType::kF32, /*accumulate=*/true));
   }
   return absl::OkStatus();
 }
@@ -425,11 +441,9 @@ absl::Status CudaPrefill::FinalLogits() {
                               .rows = 1,
                               .columns = config_.hidden_size},
                              compute_.get())));
-  OVERTURE_RETURN_IF_ERROR(Enter(Phase::kLinear));
-  OVERTURE_RETURN_IF_ERROR(AsInternal(weights_.lm_head().Apply(
-      Device<void>(plan_.normed), 1, Device<void>(plan_.logits), DType::kF32,
-      /*accumulate=*/false, compute_)));
-  OVERTURE_RETURN_IF_ERROR(Enter(Phase::kOther));
+  OVERTURE_RETURN_IF_ERROR(
+      Multiply(weights_.lm_head(), {Device<void>(plan_.normed)}, 1,
+               Device<void>(plan_.logits), DType::kF32, /*accumulate=*/false));
   OVERTURE_RETURN_IF_ERROR(
       CudaStatus(cudaMemcpyAsync(Pinned<void>(plan_.host_logits),
                                  Device<void>(plan_.logits), plan_.logits.bytes,

@@ -94,6 +94,10 @@ class CudaPrefill {
   absl::Status CopyVotes();
   absl::Status Attend(Rows segment, Rows output,
                       const kernels::DeviceTilePlan& plan);
+  // Linear::Apply, timed.
+  absl::Status Multiply(const kernels::Linear& linear,
+                        const kernels::LinearInput& x, int64_t rows, void* y,
+                        DType y_dtype, bool accumulate);
   absl::Status ProjectAndMlp(Rows segment, Rows output);
   absl::Status FinalLogits();
 
@@ -128,6 +132,12 @@ class CudaPrefill {
   float* residual_row(int64_t position) const {
     return Device<float>(plan_.residual) +
            (position - job_.num_cached) * config_.hidden_size;
+  }
+  // Of the input of the next product, null where products read bf16.
+  float* row_scales() const {
+    return weights_.linears() == LinearPrecision::kFp8
+               ? Device<float>(plan_.row_scales)
+               : nullptr;
   }
   MutableLayerKvView host_view(int32_t layer) const;
 

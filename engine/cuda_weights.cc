@@ -1,6 +1,5 @@
 #include "engine/cuda_weights.h"
 
-#include <algorithm>
 #include <new>
 #include <utility>
 
@@ -16,7 +15,7 @@ namespace overture::engine {
 namespace {
 
 // What the kernels take, said in the model's words.
-absl::Status CheckShapes(const ModelConfig& config) {
+absl::Status CheckShapes(const ModelConfig& config, LinearPrecision linears) {
   if (config.head_dim != 64 && config.head_dim != 96 &&
       config.head_dim != 128) {
     return absl::UnimplementedError(
@@ -29,17 +28,21 @@ absl::Status CheckShapes(const ModelConfig& config) {
         "the GPU back end takes at most ", kernels::kMaxSelectorHeads,
         " query heads, this model has ", config.num_q_heads));
   }
+  // The largest are those of LaunchRmsNorm and LaunchSwiGlu.
+  const int64_t unit = linears == LinearPrecision::kFp8 ? 16 : 8;
   const struct {
     const char* name;
     int64_t value;
-  } sizes[] = {{"hidden_size", config.hidden_size},
-               {"intermediate_size", config.intermediate_size},
-               {"vocab_size", config.vocab_size}};
+    int64_t unit;
+    int64_t max;
+  } sizes[] = {{"hidden_size", config.hidden_size, unit, 32768},
+               {"intermediate_size", config.intermediate_size, unit, 65536},
+               {"vocab_size", config.vocab_size, 8, int64_t{1} << 31}};
   for (const auto& size : sizes) {
-    if (size.value % 8 == 0) continue;
-    return absl::UnimplementedError(
-        absl::StrCat("the GPU back end takes multiples of 8, this model's ",
-                     size.name, " is ", size.value));
+    if (size.value % size.unit == 0 && size.value <= size.max) continue;
+    return absl::UnimplementedError(absl::StrCat(
+        "the GPU back end takes multiples of ", size.unit, " up to ", size.max,
+        ", this model's ", size.name, " is ", size.value));
   }
   return absl::OkStatus();
 }
@@ -64,17 +67,28 @@ absl::StatusOr<DeviceBuffer<float>> UploadNorm(const ModelFiles& files,
   return Upload(norm, stream);
 }
 
+std::vector<BFloat16> Rounded(const std::vector<float>& values) {
+  const auto count = static_cast<int64_t>(values.size());
+  std::vector<BFloat16> rounded(count);
+#pragma omp parallel for
+  for (int64_t i = 0; i < count; ++i) rounded[i] = BFloat16(values[i]);
+  return rounded;
+}
+
 absl::StatusOr<std::unique_ptr<kernels::Linear>> UploadLinear(
     const ModelFiles& files, FusedRole role, int32_t layer,
-    kernels::LinearContext* context, const Stream& stream) {
+    LinearPrecision precision, kernels::LinearContext* context,
+    const Stream& stream) {
   OVERTURE_ASSIGN_OR_RETURN(const FusedMatrix matrix,
                             ReadFused(files, role, layer));
-  return kernels::Linear::Create(context, matrix.rows, matrix.columns,
-                                 matrix.weight, matrix.bias, stream);
+  return kernels::Linear::Create(context, precision, matrix.rows,
+                                 matrix.columns, Rounded(matrix.weight),
+                                 matrix.bias, stream);
 }
 
 absl::StatusOr<CudaLayerWeights> LoadLayer(const ModelFiles& files,
                                            int32_t layer,
+                                           LinearPrecision linears,
                                            kernels::LinearContext* context,
                                            const Stream& stream) {
   CudaLayerWeights weights;
@@ -90,7 +104,7 @@ absl::StatusOr<CudaLayerWeights> LoadLayer(const ModelFiles& files,
       {FusedRole::kDown, &weights.down}};
   for (const auto& [role, product] : products) {
     OVERTURE_ASSIGN_OR_RETURN(
-        *product, UploadLinear(files, role, layer, context, stream));
+        *product, UploadLinear(files, role, layer, linears, context, stream));
   }
   return weights;
 }
@@ -98,8 +112,9 @@ absl::StatusOr<CudaLayerWeights> LoadLayer(const ModelFiles& files,
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<const CudaWeights>> CudaWeights::Create(
-    const ModelFiles& files, const Stream& stream) try {
-  std::unique_ptr<CudaWeights> weights(new CudaWeights());
+    const ModelFiles& files, LinearPrecision linears,
+    const Stream& stream) try {
+  std::unique_ptr<CudaWeights> weights(new CudaWeights(linears));
   OVERTURE_RETURN_IF_ERROR(weights->Load(files, stream));
   return weights;
 } catch (const std::bad_alloc&) {
@@ -109,7 +124,7 @@ absl::StatusOr<std::unique_ptr<const CudaWeights>> CudaWeights::Create(
 absl::Status CudaWeights::Load(const ModelFiles& files, const Stream& stream) {
   config_ = files.config();
   OVERTURE_RETURN_IF_ERROR(Validate(config_));
-  OVERTURE_RETURN_IF_ERROR(CheckShapes(config_));
+  OVERTURE_RETURN_IF_ERROR(CheckShapes(config_, linears_));
   kv_layout_ = KvLayout{.num_layers = config_.num_layers,
                         .num_kv_heads = config_.num_kv_heads,
                         .head_dim = config_.head_dim,
@@ -121,19 +136,18 @@ absl::Status CudaWeights::Load(const ModelFiles& files, const Stream& stream) {
   {
     OVERTURE_ASSIGN_OR_RETURN(const FusedMatrix embedding,
                               ReadFused(files, FusedRole::kEmbedding, 0));
-    std::vector<BFloat16> rounded(embedding.weight.size());
-    std::transform(embedding.weight.begin(), embedding.weight.end(),
-                   rounded.begin(),
-                   [](float value) { return BFloat16(value); });
-    OVERTURE_ASSIGN_OR_RETURN(embedding_, Upload(rounded, stream));
+    OVERTURE_ASSIGN_OR_RETURN(embedding_,
+                              Upload(Rounded(embedding.weight), stream));
   }
-  OVERTURE_ASSIGN_OR_RETURN(lm_head_, UploadLinear(files, FusedRole::kLmHead, 0,
-                                                   context_.get(), stream));
+  OVERTURE_ASSIGN_OR_RETURN(
+      lm_head_, UploadLinear(files, FusedRole::kLmHead, 0,
+                             LinearPrecision::kBF16, context_.get(), stream));
   OVERTURE_ASSIGN_OR_RETURN(
       output_norm_, UploadNorm(files, TensorRole::kOutputNorm, 0, stream));
   for (int32_t layer = 0; layer < config_.num_layers; ++layer) {
-    OVERTURE_ASSIGN_OR_RETURN(CudaLayerWeights weights,
-                              LoadLayer(files, layer, context_.get(), stream));
+    OVERTURE_ASSIGN_OR_RETURN(
+        CudaLayerWeights weights,
+        LoadLayer(files, layer, linears_, context_.get(), stream));
     layers_.push_back(std::move(weights));
   }
   return absl::OkStatus();

@@ -1,7 +1,7 @@
-// A model's weights as the GPU computes with them: bf16, resident, norms in
-// fp32. Immutable after creation, but its products share one LinearContext, so
-// one stream uses them at a time. Owns everything: the ModelFiles may go once
-// Create has returned.
+// A model's weights as the GPU computes with them: bf16 or, those of the
+// layers' products, e4m3; resident, norms in fp32. Immutable after creation,
+// but its products share one LinearContext, so one stream uses them at a time.
+// Owns everything: the ModelFiles may go once Create has returned.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +13,7 @@
 #include "base/cuda/stream.h"
 #include "base/dtype.h"
 #include "base/kv_layout.h"
+#include "engine/backend.h"
 #include "engine/model_files.h"
 #include "kernels/linear/linear.h"
 
@@ -33,10 +34,12 @@ class CudaWeights {
   // On the calling thread's current device, copying on `stream`. Errors as
   // CreateCudaBackend.
   static absl::StatusOr<std::unique_ptr<const CudaWeights>> Create(
-      const ModelFiles& files, const Stream& stream);
+      const ModelFiles& files, LinearPrecision linears, const Stream& stream);
 
   const ModelConfig& config() const { return config_; }
   const KvLayout& kv_layout() const { return kv_layout_; }
+  // Of the layers' products; the head's is always kBF16.
+  LinearPrecision linears() const { return linears_; }
   const CudaLayerWeights& layer(int32_t index) const { return layers_[index]; }
   const DeviceBuffer<float>& output_norm() const { return output_norm_; }
   const kernels::Linear& lm_head() const { return *lm_head_; }
@@ -52,9 +55,10 @@ class CudaWeights {
   int64_t qkv_size() const { return q_size() + 2 * kv_size(); }
 
  private:
-  CudaWeights() = default;
+  explicit CudaWeights(LinearPrecision linears) : linears_(linears) {}
   absl::Status Load(const ModelFiles& files, const Stream& stream);
 
+  const LinearPrecision linears_;
   ModelConfig config_;
   KvLayout kv_layout_;
   std::unique_ptr<kernels::LinearContext> context_;  // outlives the products

@@ -47,6 +47,7 @@ CudaWorkspacePlan PlanCudaWorkspace(const ModelConfig& config,
   const int64_t sum_bytes = selects ? config.num_q_heads * n * kF32 : 0;
   const int64_t vote_bytes =
       shape.window_rows > 0 ? config.num_kv_heads * n * kF32 : 0;
+  const int64_t input = shape.quantizes ? 1 : kBf16;  // bytes of a product's
   const bool probes = sum_bytes + vote_bytes > 0;
 
   CudaWorkspacePlan plan;
@@ -60,7 +61,11 @@ CudaWorkspacePlan PlanCudaWorkspace(const ModelConfig& config,
   plan.normed = device.Take(chunk * hidden * kBf16);
   plan.qkv = device.Take(chunk * (q_size + 2 * kv_size) * kF32);
   plan.gate_up = device.Take(chunk * 2 * config.intermediate_size * kBf16);
-  plan.act = device.Take(chunk * config.intermediate_size * kBf16);
+  plan.act = device.Take(chunk * config.intermediate_size * input);
+  if (shape.quantizes) {
+    plan.o_codes = device.Take(chunk * q_size);
+    plan.row_scales = device.Take(chunk * kF32);
+  }
   plan.columns = device.Take(sum_bytes);
   plan.diagonals = device.Take(sum_bytes);
   plan.selector = device.Take(shape.selector_bytes);

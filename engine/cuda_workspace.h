@@ -27,6 +27,7 @@ struct CudaWorkspaceShape {
   // 0: none is.
   int64_t selector_bytes = 0;
   int64_t window_rows = 0;  // that vote for a view; 0: none
+  bool quantizes = false;   // products read e4m3
 };
 
 // Bytes [offset, offset + bytes) of a buffer; offsets are multiples of 256.
@@ -45,10 +46,12 @@ struct CudaWorkspacePlan {
   MemoryRegion q;                // bf16 [segment, num_q_heads * head_dim]
   MemoryRegion o;                // as q
   MemoryRegion window_q;         // bf16 [window, num_q_heads * head_dim]
-  MemoryRegion normed;           // bf16 [chunk, hidden]
+  MemoryRegion normed;           // bf16 [chunk, hidden], or e4m3 in it
   MemoryRegion qkv;              // fp32 [chunk, qkv_size]
   MemoryRegion gate_up;          // bf16 [chunk, 2 * intermediate]
-  MemoryRegion act;              // bf16 [chunk, intermediate]
+  MemoryRegion act;              // bf16 or e4m3 [chunk, intermediate]
+  MemoryRegion o_codes;          // e4m3 [chunk, num_q_heads * head_dim]
+  MemoryRegion row_scales;       // fp32 [chunk], of a product's e4m3 input
   MemoryRegion columns;          // fp32 [num_q_heads, num_tokens]
   MemoryRegion diagonals;        // as columns
   MemoryRegion selector;         // a segment's plan and what it is made from

@@ -199,6 +199,16 @@ constexpr Option kOptions[] = {
      },
      "of compute and KV: bf16 halves the bytes, f32 is\n"
      "exact; auto: bf16 where the hardware multiplies it"},
+    {"linears", "bf16",
+     [](absl::string_view v, Config* c) -> absl::Status {
+       const auto linears = engine::ParseLinearPrecision(v);
+       if (!linears.ok())
+         return absl::InvalidArgumentError("must be bf16 or fp8");
+       c->linears = *linears;
+       return absl::OkStatus();
+     },
+     "products of a layer: bf16: of dtype; fp8: e4m3,\n"
+     "half the weights' memory, faster on a GPU"},
     {"threads", "0",
      [](absl::string_view v, Config* c) {
        return SetInt(v, 0, 1024, &c->threads);

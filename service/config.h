@@ -46,6 +46,7 @@ struct Config {
   std::string minference_config;  // empty: none
   engine::DeviceChoice device = engine::DeviceChoice::kAuto;
   engine::ComputeDType dtype = engine::ComputeDType::kAuto;
+  engine::LinearPrecision linears = engine::LinearPrecision::kBF16;
   int32_t threads = 0;  // 0: OpenMP's choice
   absl::Duration grace;
 };

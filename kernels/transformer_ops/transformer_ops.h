@@ -9,6 +9,9 @@
 // There is no residual add here: the products that feed it add into the stream
 // themselves (Linear::Apply with `accumulate`), which saves a pass.
 //
+// Where an output has `out_scales`, it is what an FP8 product reads: the bf16
+// result as e4m3 with a scale a row, as QuantizeRowsCpu makes them.
+//
 // Errors: INVALID_ARGUMENT naming a size that the 16-byte accesses cannot take;
 // those of the launch.
 #pragma once
@@ -33,10 +36,11 @@ absl::Status LaunchEmbed(const EmbedParams& params, void* stream);
 struct RmsNormParams {
   const float* x = nullptr;       // [rows, columns]
   const float* weight = nullptr;  // [columns]
-  void* out = nullptr;            // bf16 [rows, columns]
+  void* out = nullptr;            // [rows, columns], bf16 or e4m3
+  float* out_scales = nullptr;    // [rows]; null: out is bf16
   double eps = 0;
   int64_t rows = 0;
-  int64_t columns = 0;  // a multiple of 8
+  int64_t columns = 0;  // a multiple of 8, at most 32,768
 };
 absl::Status LaunchRmsNorm(const RmsNormParams& params, void* stream);
 
@@ -62,9 +66,10 @@ absl::Status LaunchRopeKv(const RopeKvParams& params, void* stream);
 // out = silu(gate) * up.
 struct SwiGluParams {
   const void* gate_up = nullptr;  // bf16 [rows, 2 * columns], gate first
-  void* out = nullptr;            // bf16 [rows, columns]
+  void* out = nullptr;            // [rows, columns], bf16 or e4m3
+  float* out_scales = nullptr;    // [rows]; null: out is bf16
   int64_t rows = 0;
-  int64_t columns = 0;  // a multiple of 8
+  int64_t columns = 0;  // a multiple of 8, at most 65,536
 };
 absl::Status LaunchSwiGlu(const SwiGluParams& params, void* stream);
 

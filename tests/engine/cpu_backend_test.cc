@@ -77,6 +77,21 @@ INSTANTIATE_TEST_SUITE_P(
                     .tile_rows = 64,
                     .tolerance = 0.03,
                     .vote_tolerance = 0.1,
+                    .bitwise = true},
+        // A product of e4m3 values is off by 0.037 of its size: steps of 2^-3
+        // of a value, evenly spread over a binade, make 0.026 rms for each
+        // side. The twelve of three layers make 0.13; twice that for attention,
+        // which amplifies what reaches it through Q and K.
+        BackendCase{.name = "Fp8",
+                    .create =
+                        [](const ModelFiles& files) {
+                          return CreateCpuBackend(files, ComputeDType::kF32,
+                                                  LinearPrecision::kFp8);
+                        },
+                    .head_dim = 16,
+                    .tile_rows = 64,
+                    .tolerance = 0.26,
+                    .vote_tolerance = 0.78,
                     .bitwise = true}),
     NameOfCase);
 
@@ -206,6 +221,10 @@ TEST(CpuBackendFactsTest, SaysWhatItComputesWith) {
                                         .dtype = DType::kF32}));
   const auto bf16 = NewBackend(model.files(), ComputeDType::kBF16);
   EXPECT_EQ(bf16->numerics(), "weights=bf16 compute=bf16 kv=bf16");
+  OVERTURE_ASSERT_OK_AND_ASSIGN(
+      const auto fp8, CreateCpuBackend(model.files(), ComputeDType::kF32,
+                                       LinearPrecision::kFp8));
+  EXPECT_EQ(fp8->numerics(), "weights=e4m3 compute=f32 kv=f32");
   // At least the residual stream and one layer's KV, and growing.
   EXPECT_GE(f32->WorkspaceBytes(1000), 1000 * (64 * 4 + 2 * 2 * 16 * 4));
   EXPECT_LT(f32->WorkspaceBytes(1000), f32->WorkspaceBytes(2000));

@@ -60,6 +60,18 @@ TEST(CudaWorkspaceTest, RegionsDoNotOverlap) {
   EXPECT_EQ(plan.selector.bytes, 12345);
 }
 
+TEST(CudaWorkspaceTest, QuantizingNeedsRoomForCodesAndScales) {
+  const CudaWorkspacePlan plan = PlanCudaWorkspace(
+      Llama8B(), {.num_tokens = 333, .num_new = 333, .quantizes = true},
+      ProbeBytes(333));
+  ExpectDisjoint({plan.o, plan.normed, plan.qkv, plan.gate_up, plan.act,
+                  plan.o_codes, plan.row_scales, plan.columns},
+                 plan.arena_bytes);
+  EXPECT_EQ(plan.o_codes.bytes, 333 * 4096);
+  EXPECT_EQ(plan.row_scales.bytes, 333 * 4);
+  EXPECT_EQ(plan.act.bytes, 333 * 14336);
+}
+
 TEST(CudaWorkspaceTest, AllNewTokensUnderAnySelectorAreTheUpperBound) {
   const int64_t n = 50000;
   const CudaWorkspacePlan bound = PlanCudaWorkspace(

@@ -9,6 +9,7 @@
 #include "base/dtype.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "kernels/fp8/quantize_rows_cpu.h"
 #include "kernels/transformer_ops/transformer_ops_cpu.h"
 #include "tests/support/device_copy.h"
 #include "tests/support/status_matchers.h"
@@ -60,6 +61,30 @@ void ExpectClose(const std::vector<BFloat16>& got,
   EXPECT_LE(different, static_cast<int64_t>(got.size() / 100 + 1));
 }
 
+// Codes of values that equal those above but for a few units in fp32: a row's
+// scale may be a neighbour, and rarely so a code.
+void ExpectCodes(const std::vector<E4M3>& codes,
+                 const std::vector<float>& scales,
+                 const std::vector<BFloat16>& want) {
+  const auto rows = static_cast<int64_t>(scales.size());
+  std::vector<E4M3> want_codes(want.size());
+  std::vector<float> want_scales(rows);
+  QuantizeRowsCpu(want.data(), rows, static_cast<int64_t>(want.size()) / rows,
+                  want_codes.data(), want_scales.data());
+  for (int64_t r = 0; r < rows; ++r) {
+    ASSERT_NEAR(scales[r], want_scales[r], kNeighbour * want_scales[r]) << r;
+  }
+  ASSERT_EQ(codes.size(), want.size());
+  int64_t different = 0;
+  for (size_t i = 0; i < codes.size(); ++i) {
+    // Next to each other, or zeros of both signs.
+    const int a = codes[i].bits, b = want_codes[i].bits;
+    ASSERT_TRUE(std::abs(a - b) <= 1 || ((a | b) & 0x7f) == 0) << i;
+    different += a != b;
+  }
+  EXPECT_LE(different, static_cast<int64_t>(codes.size() / 100 + 1));
+}
+
 class TransformerOpsTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -94,7 +119,7 @@ TEST_F(TransformerOpsTest, EmbeddingRowsAreCopiedExactly) {
 }
 
 TEST_F(TransformerOpsTest, RmsNormEqualsTheCpus) {
-  for (const int64_t columns : {8, 576, 2048, 4104}) {
+  for (const int64_t columns : {8, 576, 2048, 4104, 32768}) {
     constexpr int64_t kRows = 67;
     const std::vector<float> x = Random(kRows * columns, 3, 2);
     const std::vector<float> weight = Random(columns, 1, 3);
@@ -112,6 +137,18 @@ TEST_F(TransformerOpsTest, RmsNormEqualsTheCpus) {
                                       .columns = columns},
                                      stream_->get()));
     ExpectClose(ToHost(out, *stream_), want, 0);
+
+    auto codes = ToDevice(std::vector<E4M3>(x.size()), *stream_);
+    auto scales = ToDevice(std::vector<float>(kRows, NAN), *stream_);
+    OVERTURE_ASSERT_OK(LaunchRmsNorm({.x = device_x.data(),
+                                      .weight = device_weight.data(),
+                                      .out = codes.data(),
+                                      .out_scales = scales.data(),
+                                      .eps = 1e-5,
+                                      .rows = kRows,
+                                      .columns = columns},
+                                     stream_->get()));
+    ExpectCodes(ToHost(codes, *stream_), ToHost(scales, *stream_), want);
   }
 }
 
@@ -195,7 +232,7 @@ TEST_F(TransformerOpsTest, RopeRotatesAndPlacesLikeTheCpu) {
 }
 
 TEST_F(TransformerOpsTest, SwiGluEqualsTheCpus) {
-  for (const int64_t columns : {8, 1536, 14336}) {
+  for (const int64_t columns : {8, 1536, 14336, 53248}) {
     constexpr int64_t kRows = 33;
     std::vector<float> values = Random(kRows * 2 * columns, 4, 5);
     values[0] = -200;  // exp overflows: the result is 0, not NaN
@@ -212,6 +249,16 @@ TEST_F(TransformerOpsTest, SwiGluEqualsTheCpus) {
                                      .columns = columns},
                                     stream_->get()));
     ExpectClose(ToHost(out, *stream_), want, 1e-30);
+
+    auto codes = ToDevice(std::vector<E4M3>(want.size()), *stream_);
+    auto scales = ToDevice(std::vector<float>(kRows, NAN), *stream_);
+    OVERTURE_ASSERT_OK(LaunchSwiGlu({.gate_up = device_in.data(),
+                                     .out = codes.data(),
+                                     .out_scales = scales.data(),
+                                     .rows = kRows,
+                                     .columns = columns},
+                                    stream_->get()));
+    ExpectCodes(ToHost(codes, *stream_), ToHost(scales, *stream_), want);
   }
 }
 
