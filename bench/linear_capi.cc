@@ -9,7 +9,9 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
+#include "base/cuda/device_buffer.h"
 #include "base/cuda/stream.h"
 #include "base/status_macros.h"
 #include "kernels/fp8/quantize_rows.h"
@@ -19,6 +21,7 @@
 namespace {
 
 using ::overture::BFloat16;
+using ::overture::DeviceBuffer;
 using ::overture::DType;
 using ::overture::Stream;
 using ::overture::kernels::Linear;
@@ -59,18 +62,20 @@ void* OvertureStream() {
   return bench == nullptr ? nullptr : bench->stream.get();
 }
 
-// `weight`: bf16 [out_features, in_features], on the host.
+// `weight`: bf16 [out_features, in_features]; copied.
 Linear* OvertureLinear(int64_t out_features, int64_t in_features, int fp8,
                        const void* weight) {
   Bench* bench = TheBench();
   if (bench == nullptr) return nullptr;
-  absl::StatusOr<std::unique_ptr<Linear>> linear =
-      Linear::Create(bench->context.get(),
-                     fp8 ? LinearPrecision::kFp8 : LinearPrecision::kBF16,
-                     out_features, in_features,
-                     {static_cast<const BFloat16*>(weight),
-                      static_cast<size_t>(out_features * in_features)},
-                     {}, bench->stream);
+  absl::StatusOr<DeviceBuffer<BFloat16>> copy =
+      DeviceBuffer<BFloat16>::Allocate(out_features * in_features);
+  if (!Report(copy.status())) return nullptr;
+  cudaMemcpyAsync(copy->data(), weight, copy->bytes(), cudaMemcpyDeviceToDevice,
+                  bench->stream.get());
+  absl::StatusOr<std::unique_ptr<Linear>> linear = Linear::Create(
+      bench->context.get(),
+      fp8 ? LinearPrecision::kFp8 : LinearPrecision::kBF16, out_features,
+      in_features, *std::move(copy), {}, bench->stream);
   return Report(linear.status()) ? linear->release() : nullptr;
 }
 

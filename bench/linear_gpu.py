@@ -91,9 +91,8 @@ def bench_linear(library, name, out, inp, f32, accumulate, rows, repeats):
     y = torch.zeros(rows, out, device=DEVICE,
                     dtype=torch.float32 if f32 else torch.bfloat16)
     want = x.float() @ w.float().t()
-    host_w = w.cpu()
-
-    linear = library.Linear(out, inp, 0, host_w)
+    torch.cuda.synchronize()
+    linear = library.Linear(out, inp, 0, w)
     ours = lambda: library.LinearApply(linear, x, None, rows, y, int(f32),
                                        int(accumulate))
     ours()
@@ -110,7 +109,7 @@ def bench_linear(library, name, out, inp, f32, accumulate, rows, repeats):
           f'{torch_ms / ours_ms:.2f} | {same_ms / ours_ms:.2f} | | '
           f'{error:.1e} |', flush=True)
 
-    linear = library.Linear(out, inp, 1, host_w)
+    linear = library.Linear(out, inp, 1, w)
     codes = torch.empty(rows, inp, device=DEVICE, dtype=torch.uint8)
     scales = torch.empty(rows, device=DEVICE)
     library.QuantizeRows(x, codes, scales, rows, inp)

@@ -17,11 +17,13 @@ absl::StatusOr<std::unique_ptr<kernels::LinearCpu>> Pack(
     const ModelFiles& files, FusedRole role, int32_t layer, DType dtype,
     LinearPrecision precision) {
   OVERTURE_ASSIGN_OR_RETURN(const FusedMatrix matrix,
-                            ReadFused(files, role, layer));
+                            FusedMatrix::Find(files, role, layer));
+  OVERTURE_ASSIGN_OR_RETURN(const std::vector<float> weight, matrix.Read());
+  OVERTURE_ASSIGN_OR_RETURN(const std::vector<float> bias, matrix.ReadBias());
   const auto create = precision == LinearPrecision::kFp8
                           ? kernels::CreateLinearFp8Cpu
                           : kernels::LinearCpu::Create;
-  return create(dtype, matrix.rows, matrix.columns, matrix.weight, matrix.bias);
+  return create(dtype, matrix.rows(), matrix.columns(), weight, bias);
 }
 
 absl::StatusOr<CpuLayerWeights> LoadLayer(const ModelFiles& files,
@@ -79,20 +81,20 @@ absl::Status CpuWeights::Load(const ModelFiles& files, ComputeDType dtype) {
   rope_.inv_freq = RopeInverseFrequencies(config_);
 
   {
-    OVERTURE_ASSIGN_OR_RETURN(FusedMatrix embedding,
-                              ReadFused(files, FusedRole::kEmbedding, 0));
+    OVERTURE_ASSIGN_OR_RETURN(
+        const FusedMatrix embedding,
+        FusedMatrix::Find(files, FusedRole::kEmbedding, 0));
+    OVERTURE_ASSIGN_OR_RETURN(std::vector<float> values, embedding.Read());
     if (config_.tied_embeddings) {
-      OVERTURE_ASSIGN_OR_RETURN(
-          lm_head_,
-          kernels::LinearCpu::Create(type, embedding.rows, embedding.columns,
-                                     embedding.weight, {}));
+      OVERTURE_ASSIGN_OR_RETURN(lm_head_, kernels::LinearCpu::Create(
+                                              type, embedding.rows(),
+                                              embedding.columns(), values, {}));
     }
     if (type == DType::kF32) {
-      embedding_f32_ = std::move(embedding.weight);
+      embedding_f32_ = std::move(values);
     } else {
-      embedding_bf16_.resize(embedding.weight.size());
-      std::transform(embedding.weight.begin(), embedding.weight.end(),
-                     embedding_bf16_.begin(),
+      embedding_bf16_.resize(values.size());
+      std::transform(values.begin(), values.end(), embedding_bf16_.begin(),
                      [](float value) { return BFloat16(value); });
     }
   }

@@ -1,11 +1,19 @@
 #include "engine/cuda_weights.h"
 
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <array>
 #include <new>
+#include <optional>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
+#include "base/cuda/event.h"
+#include "base/cuda/status.h"
 #include "base/status_macros.h"
 #include "engine/fused_weights.h"
 #include "engine/rope.h"
@@ -59,52 +67,104 @@ absl::StatusOr<DeviceBuffer<T>> Upload(const std::vector<T>& values,
   return buffer;
 }
 
-absl::StatusOr<DeviceBuffer<float>> UploadNorm(const ModelFiles& files,
-                                               TensorRole role, int32_t layer,
+// Takes matrices from the files to the device: the cores read into one half of
+// a pinned buffer while the other is copied. Outlives the copies.
+class MatrixUploader {
+ public:
+  static absl::StatusOr<MatrixUploader> Create(const ModelConfig& config,
                                                const Stream& stream) {
-  OVERTURE_ASSIGN_OR_RETURN(const std::vector<float> norm,
-                            ReadNorm(files, role, layer));
-  return Upload(norm, stream);
-}
+    // 64 MiB: reads large enough for all cores, more than any row.
+    constexpr int64_t kMostElements = int64_t{1} << 25;
+    const int64_t elements =
+        std::min(kMostElements,
+                 config.hidden_size *
+                     std::max({config.vocab_size, 2 * config.intermediate_size,
+                               int64_t{config.num_q_heads} * config.head_dim}));
+    MatrixUploader uploader(stream);
+    for (Half& half : uploader.halves_) {
+      OVERTURE_ASSIGN_OR_RETURN(half.rows,
+                                PinnedBuffer<BFloat16>::Allocate(elements));
+      OVERTURE_ASSIGN_OR_RETURN(half.copied, Event::Create());
+    }
+    return uploader;
+  }
 
-std::vector<BFloat16> Rounded(const std::vector<float>& values) {
-  const auto count = static_cast<int64_t>(values.size());
-  std::vector<BFloat16> rounded(count);
-#pragma omp parallel for
-  for (int64_t i = 0; i < count; ++i) rounded[i] = BFloat16(values[i]);
-  return rounded;
+  // Copies in the stream's order.
+  absl::StatusOr<DeviceBuffer<BFloat16>> Upload(const FusedMatrix& matrix) {
+    const int64_t columns = matrix.columns();
+    OVERTURE_ASSIGN_OR_RETURN(
+        auto device, DeviceBuffer<BFloat16>::Allocate(matrix.rows() * columns));
+    const int64_t most = halves_[0].rows.size() / columns;
+    for (int64_t row = 0; row < matrix.rows(); row += most) {
+      Half& half = halves_[next_];
+      next_ = 1 - next_;
+      OVERTURE_RETURN_IF_ERROR(half.copied->Synchronize());
+      const int64_t count = std::min(most, matrix.rows() - row) * columns;
+      OVERTURE_RETURN_IF_ERROR(
+          matrix.ReadRows(row, half.rows.span().subspan(0, count)));
+      OVERTURE_RETURN_IF_CUDA_ERROR(cudaMemcpyAsync(
+          device.data() + row * columns, half.rows.data(),
+          count * sizeof(BFloat16), cudaMemcpyHostToDevice, stream_->get()));
+      OVERTURE_RETURN_IF_ERROR(half.copied->Record(*stream_));
+    }
+    return device;
+  }
+
+ private:
+  struct Half {
+    PinnedBuffer<BFloat16> rows;
+    std::optional<Event> copied;
+  };
+
+  explicit MatrixUploader(const Stream& stream) : stream_(&stream) {}
+
+  const Stream* stream_;
+  std::array<Half, 2> halves_;
+  int next_ = 0;
+};
+
+// What every matrix is loaded with.
+struct Loader {
+  const ModelFiles& files;
+  kernels::LinearContext* context;
+  const Stream& stream;
+  MatrixUploader uploader;
+};
+
+absl::StatusOr<DeviceBuffer<float>> UploadNorm(const Loader& loader,
+                                               TensorRole role, int32_t layer) {
+  OVERTURE_ASSIGN_OR_RETURN(const std::vector<float> norm,
+                            ReadNorm(loader.files, role, layer));
+  return Upload(norm, loader.stream);
 }
 
 absl::StatusOr<std::unique_ptr<kernels::Linear>> UploadLinear(
-    const ModelFiles& files, FusedRole role, int32_t layer,
-    LinearPrecision precision, kernels::LinearContext* context,
-    const Stream& stream) {
+    Loader& loader, FusedRole role, int32_t layer, LinearPrecision precision) {
   OVERTURE_ASSIGN_OR_RETURN(const FusedMatrix matrix,
-                            ReadFused(files, role, layer));
-  return kernels::Linear::Create(context, precision, matrix.rows,
-                                 matrix.columns, Rounded(matrix.weight),
-                                 matrix.bias, stream);
+                            FusedMatrix::Find(loader.files, role, layer));
+  OVERTURE_ASSIGN_OR_RETURN(const std::vector<float> bias, matrix.ReadBias());
+  OVERTURE_ASSIGN_OR_RETURN(auto weight, loader.uploader.Upload(matrix));
+  return kernels::Linear::Create(loader.context, precision, matrix.rows(),
+                                 matrix.columns(), std::move(weight), bias,
+                                 loader.stream);
 }
 
-absl::StatusOr<CudaLayerWeights> LoadLayer(const ModelFiles& files,
-                                           int32_t layer,
-                                           LinearPrecision linears,
-                                           kernels::LinearContext* context,
-                                           const Stream& stream) {
+absl::StatusOr<CudaLayerWeights> LoadLayer(Loader& loader, int32_t layer,
+                                           LinearPrecision linears) {
   CudaLayerWeights weights;
   OVERTURE_ASSIGN_OR_RETURN(
       weights.attention_norm,
-      UploadNorm(files, TensorRole::kAttentionNorm, layer, stream));
-  OVERTURE_ASSIGN_OR_RETURN(
-      weights.mlp_norm, UploadNorm(files, TensorRole::kMlpNorm, layer, stream));
+      UploadNorm(loader, TensorRole::kAttentionNorm, layer));
+  OVERTURE_ASSIGN_OR_RETURN(weights.mlp_norm,
+                            UploadNorm(loader, TensorRole::kMlpNorm, layer));
   const std::pair<FusedRole, std::unique_ptr<kernels::Linear>*> products[] = {
       {FusedRole::kQkv, &weights.qkv},
       {FusedRole::kO, &weights.o},
       {FusedRole::kGateUp, &weights.gate_up},
       {FusedRole::kDown, &weights.down}};
   for (const auto& [role, product] : products) {
-    OVERTURE_ASSIGN_OR_RETURN(
-        *product, UploadLinear(files, role, layer, linears, context, stream));
+    OVERTURE_ASSIGN_OR_RETURN(*product,
+                              UploadLinear(loader, role, layer, linears));
   }
   return weights;
 }
@@ -133,21 +193,22 @@ absl::Status CudaWeights::Load(const ModelFiles& files, const Stream& stream) {
   OVERTURE_ASSIGN_OR_RETURN(context_, kernels::LinearContext::Create());
   OVERTURE_ASSIGN_OR_RETURN(inv_freq_,
                             Upload(RopeInverseFrequencies(config_), stream));
-  {
-    OVERTURE_ASSIGN_OR_RETURN(const FusedMatrix embedding,
-                              ReadFused(files, FusedRole::kEmbedding, 0));
-    OVERTURE_ASSIGN_OR_RETURN(embedding_,
-                              Upload(Rounded(embedding.weight), stream));
-  }
-  OVERTURE_ASSIGN_OR_RETURN(
-      lm_head_, UploadLinear(files, FusedRole::kLmHead, 0,
-                             LinearPrecision::kBF16, context_.get(), stream));
-  OVERTURE_ASSIGN_OR_RETURN(
-      output_norm_, UploadNorm(files, TensorRole::kOutputNorm, 0, stream));
+  OVERTURE_ASSIGN_OR_RETURN(MatrixUploader uploader,
+                            MatrixUploader::Create(config_, stream));
+  Loader loader{files, context_.get(), stream, std::move(uploader)};
+  const auto wait = absl::MakeCleanup([&] {
+    stream.Synchronize().IgnoreError();  // before the uploader goes
+  });
+  OVERTURE_ASSIGN_OR_RETURN(const FusedMatrix embedding,
+                            FusedMatrix::Find(files, FusedRole::kEmbedding, 0));
+  OVERTURE_ASSIGN_OR_RETURN(embedding_, loader.uploader.Upload(embedding));
+  OVERTURE_ASSIGN_OR_RETURN(lm_head_, UploadLinear(loader, FusedRole::kLmHead,
+                                                   0, LinearPrecision::kBF16));
+  OVERTURE_ASSIGN_OR_RETURN(output_norm_,
+                            UploadNorm(loader, TensorRole::kOutputNorm, 0));
   for (int32_t layer = 0; layer < config_.num_layers; ++layer) {
-    OVERTURE_ASSIGN_OR_RETURN(
-        CudaLayerWeights weights,
-        LoadLayer(files, layer, linears_, context_.get(), stream));
+    OVERTURE_ASSIGN_OR_RETURN(CudaLayerWeights weights,
+                              LoadLayer(loader, layer, linears_));
     layers_.push_back(std::move(weights));
   }
   return absl::OkStatus();

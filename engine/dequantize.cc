@@ -1,10 +1,13 @@
 #include "engine/dequantize.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstdint>
 #include <cstring>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
 
 namespace overture::engine {
 namespace {
@@ -247,6 +250,19 @@ absl::Status Dequantize(TensorType type, absl::string_view src,
       DequantizeBlocks<BlockQ6_K>(shape, in, num_blocks, out);
       break;
   }
+  return absl::OkStatus();
+}
+
+absl::Status Dequantize(TensorType type, absl::string_view src,
+                        absl::Span<BFloat16> dst) {
+  if (type == TensorType::kBF16 && src.size() == dst.size() * 2) {
+    if (!src.empty()) std::memcpy(dst.data(), src.data(), src.size());
+    return absl::OkStatus();
+  }
+  std::vector<float> values(dst.size());
+  OVERTURE_RETURN_IF_ERROR(Dequantize(type, src, absl::MakeSpan(values)));
+  std::transform(values.begin(), values.end(), dst.begin(),
+                 [](float value) { return BFloat16(value); });
   return absl::OkStatus();
 }
 

@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "base/dtype.h"
 #include "engine/tensor_type.h"
 
 namespace overture::engine {
@@ -16,5 +17,9 @@ namespace overture::engine {
 // exactly their bytes, and the type is supported.
 absl::Status Dequantize(TensorType type, absl::string_view src,
                         absl::Span<float> dst);
+
+// The same rounded to bf16: a plain copy of what is bf16.
+absl::Status Dequantize(TensorType type, absl::string_view src,
+                        absl::Span<BFloat16> dst);
 
 }  // namespace overture::engine

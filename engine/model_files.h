@@ -19,6 +19,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "base/dtype.h"
 #include "base/hash.h"
 #include "engine/model_config.h"
 
@@ -50,8 +51,9 @@ class ModelFiles {
 
   // SHA-256 over what decides the model's output: of a GGUF file its bytes; of
   // a folder the config's fields and the digest of every weight file, in name
-  // order. The weights revision in a cache root. Computed by the loader, one
-  // thread per file, at 1 to 2 GB/s each with SHA instructions.
+  // order. A file's digest is that of the digests of its pieces of 64 MiB, so
+  // that all cores can work on one file, each at 1 to 2 GB/s with SHA
+  // instructions. The weights revision in a cache root. Computed by the loader.
   virtual const Sha256Digest& weights_digest() const = 0;
 
   // Writes the tensor, dequantised, as fp32, row-major; `dst` has exactly its
@@ -66,6 +68,11 @@ class ModelFiles {
   virtual absl::Status ReadRows(TensorRole role, int32_t layer,
                                 int64_t row_begin,
                                 absl::Span<float> dst) const = 0;
+
+  // The same rounded to bf16: a plain copy of what is bf16 in the files.
+  virtual absl::Status ReadRowsBf16(TensorRole role, int32_t layer,
+                                    int64_t row_begin,
+                                    absl::Span<BFloat16> dst) const;
 
   // [rows, columns]; a vector has one row. NOT_FOUND as above.
   struct Shape {

@@ -193,9 +193,9 @@ absl::Status WeightTable::ReadTensor(TensorRole role, int32_t layer,
   return ReadRows(role, layer, 0, dst);
 }
 
+template <typename T>
 absl::Status WeightTable::ReadRows(TensorRole role, int32_t layer,
-                                   int64_t row_begin,
-                                   absl::Span<float> dst) const {
+                                   int64_t row_begin, absl::Span<T> dst) const {
   OVERTURE_ASSIGN_OR_RETURN(const Weight* weight, Find(role, layer));
   const int64_t columns = weight->columns;
   const int64_t num_rows = static_cast<int64_t>(dst.size()) / columns;
@@ -219,7 +219,7 @@ absl::Status WeightTable::ReadRows(TensorRole role, int32_t layer,
         weight->data.substr(row_begin * row_bytes, num_rows * row_bytes), dst);
   }
   if (!weight->is_matrix) {
-    std::vector<float> stored(dst.size());
+    std::vector<T> stored(dst.size());
     OVERTURE_RETURN_IF_ERROR(
         Dequantize(weight->type, weight->data, absl::MakeSpan(stored)));
     for (int64_t i = 0; i < columns; ++i) {
@@ -235,5 +235,10 @@ absl::Status WeightTable::ReadRows(TensorRole role, int32_t layer,
   }
   return absl::OkStatus();
 }
+
+template absl::Status WeightTable::ReadRows(TensorRole, int32_t, int64_t,
+                                            absl::Span<float>) const;
+template absl::Status WeightTable::ReadRows(TensorRole, int32_t, int64_t,
+                                            absl::Span<BFloat16>) const;
 
 }  // namespace overture::engine

@@ -69,8 +69,10 @@ class WeightTable {
                                                 int32_t layer) const;
   absl::Status ReadTensor(TensorRole role, int32_t layer,
                           absl::Span<float> dst) const;
+  // T: float, or BFloat16 for ReadRowsBf16.
+  template <typename T>
   absl::Status ReadRows(TensorRole role, int32_t layer, int64_t row_begin,
-                        absl::Span<float> dst) const;
+                        absl::Span<T> dst) const;
 
  private:
   absl::StatusOr<const Weight*> Find(TensorRole role, int32_t layer) const;

@@ -287,7 +287,7 @@ absl::StatusOr<std::unique_ptr<LinearContext>> LinearContext::Create() {
 
 absl::StatusOr<std::unique_ptr<Linear>> Linear::Create(
     LinearContext* context, LinearPrecision precision, int64_t out_features,
-    int64_t in_features, absl::Span<const BFloat16> weight,
+    int64_t in_features, DeviceBuffer<BFloat16> weight,
     absl::Span<const float> bias, const Stream& stream) {
   const bool fp8 = precision == LinearPrecision::kFp8;
   if (out_features < 1 || out_features % 8 != 0) {
@@ -299,7 +299,7 @@ absl::StatusOr<std::unique_ptr<Linear>> Linear::Create(
                    absl::StrCat("a positive multiple of ", unit));
   }
   const int64_t count = out_features * in_features;
-  if (static_cast<int64_t>(weight.size()) != count) {
+  if (weight.size() != count) {
     return BadSize("weight.size()", weight.size(), absl::StrCat(count));
   }
   if (!bias.empty() && static_cast<int64_t>(bias.size()) != out_features) {
@@ -309,21 +309,20 @@ absl::StatusOr<std::unique_ptr<Linear>> Linear::Create(
   linear->context_ = context;
   linear->out_features_ = out_features;
   linear->in_features_ = in_features;
-  OVERTURE_ASSIGN_OR_RETURN(linear->weight_, ToDevice(weight, stream));
-  DeviceBuffer<std::byte> wide;  // freed after the stream was awaited
   if (fp8) {
-    std::swap(wide, linear->weight_);
-    OVERTURE_ASSIGN_OR_RETURN(linear->weight_,
-                              DeviceBuffer<std::byte>::Allocate(count));
+    OVERTURE_ASSIGN_OR_RETURN(linear->codes_,
+                              DeviceBuffer<E4M3>::Allocate(count));
     OVERTURE_ASSIGN_OR_RETURN(linear->scales_,
                               DeviceBuffer<float>::Allocate(out_features));
     OVERTURE_RETURN_IF_ERROR(
-        LaunchQuantizeRows({.x = wide.data(),
-                            .codes = linear->weight_.data(),
+        LaunchQuantizeRows({.x = weight.data(),
+                            .codes = linear->codes_.data(),
                             .scales = linear->scales_.data(),
                             .rows = out_features,
                             .columns = in_features},
                            stream.get()));
+  } else {
+    linear->weight_ = std::move(weight);
   }
   if (!bias.empty() && fp8) {
     std::vector<BFloat16> rounded(out_features);
@@ -353,18 +352,20 @@ absl::Status Linear::Apply(const LinearInput& x, int64_t rows, void* y,
     return absl::InvalidArgumentError(
         "linear: x must have scales exactly if the weights are e4m3");
   }
-  return context_->Run({.w = weight_.data(),
-                        .x = x.values,
-                        .w_scales = scales_.data(),
-                        .x_scales = x.scales,
-                        .bias = bias_.data(),
-                        .y = y,
-                        .y_dtype = y_dtype,
-                        .m = out_features_,
-                        .n = rows,
-                        .k = in_features_,
-                        .accumulate = accumulate},
-                       stream);
+  const bool fp8 = scales_.size() > 0;
+  return context_->Run(
+      {.w = fp8 ? static_cast<const void*>(codes_.data()) : weight_.data(),
+       .x = x.values,
+       .w_scales = scales_.data(),
+       .x_scales = x.scales,
+       .bias = bias_.data(),
+       .y = y,
+       .y_dtype = y_dtype,
+       .m = out_features_,
+       .n = rows,
+       .k = in_features_,
+       .accumulate = accumulate},
+      stream);
 }
 
 }  // namespace overture::kernels

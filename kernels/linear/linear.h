@@ -15,6 +15,7 @@
 #include "base/cuda/device_buffer.h"
 #include "base/cuda/stream.h"
 #include "base/dtype.h"
+#include "kernels/fp8/e4m3.h"
 #include "kernels/linear/linear_precision.h"
 
 namespace overture::kernels {
@@ -61,15 +62,15 @@ struct LinearInput {
 // One layer's weights, resident on the device. Immutable after creation.
 class Linear {
  public:
-  // `weight` is [out_features, in_features] row-major on the host, `bias` is
-  // empty or [out_features]. Both are copied; kFp8 quantises the weight, which
-  // takes its size in bf16 for a moment, and rounds the bias to bf16. The
-  // context outlives the result. INVALID_ARGUMENT names the size that does not
-  // fit: features are multiples of 8, for 16-byte accesses; in_features of 16
-  // and at most 65,536 in kFp8.
+  // `weight` is [out_features, in_features] row-major, `bias` on the host,
+  // empty or [out_features]. kFp8 quantises the weight and lets go of what it
+  // was given, and rounds the bias to bf16. The context outlives the result.
+  // Done when it returns. INVALID_ARGUMENT names the size that does not fit:
+  // features are multiples of 8, for 16-byte accesses; in_features of 16 and at
+  // most 65,536 in kFp8.
   static absl::StatusOr<std::unique_ptr<Linear>> Create(
       LinearContext* context, LinearPrecision precision, int64_t out_features,
-      int64_t in_features, absl::Span<const BFloat16> weight,
+      int64_t in_features, DeviceBuffer<BFloat16> weight,
       absl::Span<const float> bias, const Stream& stream);
 
   int64_t in_features() const { return in_features_; }
@@ -92,9 +93,11 @@ class Linear {
   LinearContext* context_ = nullptr;
   int64_t out_features_ = 0;
   int64_t in_features_ = 0;
-  DeviceBuffer<std::byte> weight_;  // [out_features, in_features]
-  DeviceBuffer<float> scales_;      // [out_features] in kFp8, else empty
-  DeviceBuffer<std::byte> bias_;    // empty or [out_features]
+  // [out_features, in_features], one of the two.
+  DeviceBuffer<BFloat16> weight_;
+  DeviceBuffer<E4M3> codes_;
+  DeviceBuffer<float> scales_;    // [out_features] in kFp8, else empty
+  DeviceBuffer<std::byte> bias_;  // empty or [out_features]
 };
 
 }  // namespace overture::kernels

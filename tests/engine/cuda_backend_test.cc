@@ -199,6 +199,10 @@ TEST(CudaBackendTest, SaysWhatItComputesWith) {
   const LoadedTinyModel model(Tiny());
   const auto backend = OnGpu(model);
   EXPECT_EQ(backend->numerics(), "weights=bf16 compute=cuda-bf16 kv=bf16");
+  OVERTURE_ASSERT_OK_AND_ASSIGN(
+      const auto fp8,
+      CreateCudaBackend(model.files(), 0, LinearPrecision::kFp8));
+  EXPECT_EQ(fp8->numerics(), "weights=e4m3 compute=cuda-bf16 kv=bf16");
   EXPECT_THAT(backend->device_name(), ::testing::StartsWith("cuda:0"));
   EXPECT_EQ(backend->kv_layout().dtype, DType::kBF16);
   EXPECT_LT(backend->WorkspaceBytes(1000), backend->WorkspaceBytes(2000));

@@ -84,6 +84,25 @@ TEST(DequantizeTest, HalfNansStayNansAndZerosKeepTheirSign) {
   EXPECT_TRUE(std::signbit(values[3]));
 }
 
+TEST(DequantizeTest, Bf16IsCopiedAndTheRestRounded) {
+  // A NaN's bits and a value that rounding would not move.
+  const std::string bf16("\x81\x7f\x01\x3f", 4);
+  std::vector<BFloat16> values(2);
+  OVERTURE_ASSERT_OK(
+      Dequantize(TensorType::kBF16, bf16, absl::MakeSpan(values)));
+  EXPECT_EQ(values[0].bits, 0x7f81);
+  EXPECT_EQ(values[1].bits, 0x3f01);
+  const float f32[] = {1.0f + 0x1p-8f, -3.0f};  // a tie, to even
+  OVERTURE_ASSERT_OK(Dequantize(
+      TensorType::kF32, {reinterpret_cast<const char*>(f32), sizeof(f32)},
+      absl::MakeSpan(values)));
+  EXPECT_EQ(values[0].bits, BFloat16(1.0f).bits);
+  EXPECT_EQ(values[1].bits, BFloat16(-3.0f).bits);
+  EXPECT_THAT(
+      Dequantize(TensorType::kBF16, bf16.substr(1), absl::MakeSpan(values)),
+      StatusIs(absl::StatusCode::kInvalidArgument));
+}
+
 TEST(DequantizeTest, PartialBlocksAndWrongSizesAreRefused) {
   for (const TensorType type : kAllTypes) {
     const BlockShape block = BlockShapeOf(type);

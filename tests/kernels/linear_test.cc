@@ -71,8 +71,8 @@ class LinearTest : public ::testing::TestWithParam<LinearPrecision> {
 
     OVERTURE_ASSERT_OK_AND_ASSIGN(
         const std::unique_ptr<Linear> gpu,
-        Linear::Create(context_.get(), GetParam(), out, in, Rounded(weight),
-                       bias, *stream_));
+        Linear::Create(context_.get(), GetParam(), out, in,
+                       ToDevice(Rounded(weight), *stream_), bias, *stream_));
     std::vector<E4M3> codes(x.size());
     std::vector<float> scales(rows);
     QuantizeRowsCpu(x.data(), rows, in, codes.data(), scales.data());
@@ -136,8 +136,8 @@ TEST_P(LinearTest, AddsToWhatIsThere) {
 TEST_P(LinearTest, NamesTheSizeThatDoesNotFit) {
   const std::vector<BFloat16> weight(20 * 16);
   const auto create = [&](int64_t out, int64_t in) {
-    return Linear::Create(context_.get(), GetParam(), out, in, weight, {},
-                          *stream_)
+    return Linear::Create(context_.get(), GetParam(), out, in,
+                          ToDevice(weight, *stream_), {}, *stream_)
         .status();
   };
   const auto invalid = absl::StatusCode::kInvalidArgument;
@@ -156,7 +156,8 @@ TEST_P(LinearTest, RefusesToAddInBf16AndTheOtherKindOfInput) {
   OVERTURE_ASSERT_OK_AND_ASSIGN(
       const std::unique_ptr<Linear> linear,
       Linear::Create(context_.get(), GetParam(), 16, 16,
-                     std::vector<BFloat16>(256), {}, *stream_));
+                     ToDevice(std::vector<BFloat16>(256), *stream_), {},
+                     *stream_));
   const auto invalid = absl::StatusCode::kInvalidArgument;
   EXPECT_THAT(linear->Apply({}, 1, nullptr, DType::kBF16, true, *stream_),
               StatusIs(invalid, HasSubstr("kF32 with")));
