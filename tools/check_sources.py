@@ -68,6 +68,7 @@ COVERED_BY = {
     "clients/cpp/grpc_status.cc": "tests/clients/client_test.cc",
     # Programs are run as programs.
     "clients/demo/demo.cc": "tests/e2e/demo_test.cc",
+    "clients/evaluate/plots.cc": "tests/clients/evaluate/summary_test.cc",
     "clients/tool/chat_command.cc": "tests/e2e/chain_test.cc",
     "clients/tool/common_flags.cc": "tests/e2e/chain_test.cc",
     "clients/tool/kv_commands.cc": "tests/e2e/chain_test.cc",

@@ -113,6 +113,11 @@ absl::StatusOr<DecodeResult> DecodeWorker::Run(
 
   const Stopwatch decoding;
   int32_t token = description.first_token();
+  for (const int32_t id : request.continuation) {
+    OVERTURE_ASSIGN_OR_RETURN(absl::Span<const float> logits, decoder.Step(id));
+    ++result.steps;
+    token = engine::Argmax(logits);
+  }
   while (true) {
     if (IsEos(token)) {
       result.stopped = "eos";

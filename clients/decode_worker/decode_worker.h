@@ -31,6 +31,9 @@ struct DecodeRequest {
   std::string handle;
   v1::FetchRequest::Source source = v1::FetchRequest::SOURCE_FULL;
   int64_t max_tokens = 128;  // >= 1
+  // What follows the prefilled prompt before the answer: a question that the
+  // prefill has not seen. Empty: the answer begins with the prefill's token.
+  std::vector<int32_t> continuation;
 };
 
 struct DecodeResult {
@@ -43,7 +46,7 @@ struct DecodeResult {
   int64_t chunks = 0;
   int32_t resumes = 0;
   double fetch_seconds = 0;
-  double decode_seconds = 0;  // all steps after the first token
+  double decode_seconds = 0;  // all steps, those of the continuation too
   int64_t steps = 0;
 };
 
@@ -79,6 +82,10 @@ class DecodeWorker {
   absl::StatusOr<DecodeResult> Run(
       OvertureClient& client, const DecodeRequest& request,
       const std::function<void(absl::string_view)>& on_text) const;
+
+  // Null if the model has none.
+  const engine::Tokenizer* tokenizer() const { return tokenizer_.get(); }
+  const engine::ModelFiles& files() const { return *files_; }
 
  private:
   DecodeWorker() = default;

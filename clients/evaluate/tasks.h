@@ -1,4 +1,4 @@
-// The tasks of docs/evaluation.md (planned), and their samples. A sample is a
+// The tasks of docs/evaluation.md, section 2, and their samples. A sample is a
 // function of its id, the spelling and the tokenizer. Thread-safe: no state.
 //
 // Errors: NOT_FOUND for an unknown task, naming those there are;

@@ -124,4 +124,16 @@ std::string SiblingProgram(const std::string& name) {
   return error ? name : (self.parent_path() / name).string();
 }
 
+absl::Status BecomeSiblingProgram(const std::string& name,
+                                  absl::Span<const std::string> args) {
+  const std::string program = SiblingProgram(name);
+  std::vector<char*> argv = {const_cast<char*>(program.c_str())};
+  for (const std::string& arg : args) {
+    argv.push_back(const_cast<char*>(arg.c_str()));
+  }
+  argv.push_back(nullptr);
+  execv(argv[0], argv.data());
+  return absl::NotFoundError(absl::StrCat("cannot run ", program));
+}
+
 }  // namespace overture::clients

@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 
 namespace overture::clients {
 
@@ -56,5 +57,10 @@ class ChildProcess {
 
 // Path of a program that lies beside this one.
 std::string SiblingProgram(const std::string& name);
+
+// This process becomes that program, with `args` behind its path. Returns only
+// if that fails.
+absl::Status BecomeSiblingProgram(const std::string& name,
+                                  absl::Span<const std::string> args);
 
 }  // namespace overture::clients

@@ -21,9 +21,6 @@ absl::Status RunRelease(CommandArgs args);
 absl::Status RunSessions(CommandArgs args);
 absl::Status RunInfo(CommandArgs args);
 absl::Status RunChat(CommandArgs args);
-// Becomes overture-decode, which lies beside this program; returns only if that
-// fails.
-absl::Status RunDecode(CommandArgs args);
 
 struct Command {
   absl::string_view name;

@@ -9,7 +9,6 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "clients/tool/child_process.h"
-#include "clients/tool/commands.h"
 #include "clients/tool/request_text.h"
 #include "nlohmann/json.hpp"
 
@@ -60,17 +59,6 @@ absl::StatusOr<DecodeReport> RunDecodeWorker(const DecodeRun& run) {
   }
   OVERTURE_ASSIGN_OR_RETURN(std::string report, ReadTextFile(report_path));
   return ParseDecodeReport(report);
-}
-
-absl::Status RunDecode(CommandArgs args) {
-  const std::string program = SiblingProgram("overture-decode");
-  std::vector<char*> argv = {const_cast<char*>(program.c_str())};
-  for (const std::string& arg : args) {
-    argv.push_back(const_cast<char*>(arg.c_str()));
-  }
-  argv.push_back(nullptr);
-  execv(argv[0], argv.data());
-  return absl::NotFoundError(absl::StrCat("cannot run ", program));
 }
 
 }  // namespace overture::clients

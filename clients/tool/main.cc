@@ -4,10 +4,19 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
+#include "clients/tool/child_process.h"
 #include "clients/tool/commands.h"
 
 namespace overture::clients {
 namespace {
+
+// These run a model, which this program does not know how to do.
+absl::Status RunDecode(CommandArgs args) {
+  return BecomeSiblingProgram("overture-decode", args);
+}
+absl::Status RunEvaluate(CommandArgs args) {
+  return BecomeSiblingProgram("overture-evaluate", args);
+}
 
 constexpr Command kCommands[] = {
     {"prefill", "turn a prompt into KV and print its handle", RunPrefill},
@@ -18,6 +27,8 @@ constexpr Command kCommands[] = {
     {"describe", "what a handle holds", RunDescribe},
     {"release", "drop handles", RunRelease},
     {"sessions", "list, create or delete sessions", RunSessions},
+    {"evaluate", "score selectors and views (runs overture-evaluate)",
+     RunEvaluate},
     {"info", "what the server runs and holds", RunInfo},
 };
 

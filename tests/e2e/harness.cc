@@ -19,11 +19,6 @@ std::string Variable(const char* name, const std::string& fallback) {
   return value == nullptr || *value == '\0' ? fallback : value;
 }
 
-std::string Program(const std::string& name) {
-  return absl::StrCat(Variable("OVERTURE_BIN_DIR", OVERTURE_BIN_DIR), "/",
-                      name);
-}
-
 }  // namespace
 
 void EndToEndTest::SetUp() {
@@ -38,6 +33,11 @@ void EndToEndTest::SetUp() {
   if (is_tiny_) model_path_ = WriteModel(/*seed=*/1);
   OVERTURE_ASSERT_OK_AND_ASSIGN(reference_,
                                 Reference::Load(model_path_, device_));
+}
+
+std::string EndToEndTest::ProgramPath(const std::string& name) {
+  return absl::StrCat(Variable("OVERTURE_BIN_DIR", OVERTURE_BIN_DIR), "/",
+                      name);
 }
 
 std::string EndToEndTest::WriteModel(uint32_t seed) {
@@ -64,12 +64,13 @@ void EndToEndTest::StartServerWith(const std::string& model,
   std::vector<std::string> all = numerics_;
   all.insert(all.end(), flags.begin(), flags.end());
   OVERTURE_ASSERT_OK_AND_ASSIGN(
-      server_, clients::ServerProcess::Start({.program = Program("overtured"),
-                                              .model = model,
-                                              .data_dir = data_dir(),
-                                              .work_dir = dir_.path().string(),
-                                              .flags = all,
-                                              .ready_timeout = kPatience}));
+      server_,
+      clients::ServerProcess::Start({.program = ProgramPath("overtured"),
+                                     .model = model,
+                                     .data_dir = data_dir(),
+                                     .work_dir = dir_.path().string(),
+                                     .flags = all,
+                                     .ready_timeout = kPatience}));
   OVERTURE_ASSERT_OK_AND_ASSIGN(
       client_, clients::OvertureClient::Connect(server_.address()));
 }
@@ -84,10 +85,11 @@ v1::PrefillRequest EndToEndTest::Request(const std::vector<int32_t>& tokens,
 
 ProgramResult EndToEndTest::RunProgram(const std::string& name,
                                        const std::vector<std::string>& args,
-                                       const std::string& input) {
+                                       const std::string& input,
+                                       absl::Duration patience) {
   const std::string prefix = dir_.Join(absl::StrCat("run", num_runs_++));
   std::ofstream(prefix + ".in") << input;
-  std::vector<std::string> argv = {Program(name)};
+  std::vector<std::string> argv = {ProgramPath(name)};
   argv.insert(argv.end(), args.begin(), args.end());
   ProgramResult result;
   auto child = clients::ChildProcess::Start({.argv = argv,
@@ -96,7 +98,7 @@ ProgramResult EndToEndTest::RunProgram(const std::string& name,
                                              .stderr_path = prefix + ".err"});
   EXPECT_THAT(child, IsOk());
   if (!child.ok()) return result;
-  const absl::StatusOr<int> exit_code = child->Wait(kPatience);
+  const absl::StatusOr<int> exit_code = child->Wait(patience);
   EXPECT_THAT(exit_code, IsOk());
   if (exit_code.ok()) result.exit_code = *exit_code;
   result.out = clients::ReadTextFile(prefix + ".out").value_or("");

@@ -68,7 +68,9 @@ class EndToEndTest : public ::testing::Test {
   // Runs a program of ours to its end. Its standard input is `input`.
   ProgramResult RunProgram(const std::string& name,
                            const std::vector<std::string>& args,
-                           const std::string& input = "");
+                           const std::string& input = "",
+                           absl::Duration patience = kPatience);
+  static std::string ProgramPath(const std::string& name);
 
   // Decodes a handle with overture-decode; the model is `model_path_` unless
   // given.

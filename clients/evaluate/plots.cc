@@ -1,0 +1,183 @@
+#include "clients/evaluate/plots.h"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_replace.h"
+#include "clients/evaluate/summary.h"
+
+namespace overture::clients {
+namespace {
+
+// Distinguishable without colour vision (Okabe and Ito).
+constexpr absl::string_view kColours[] = {"#0072b2", "#d55e00", "#009e73",
+                                          "#cc79a7", "#e69f00", "#56b4e9"};
+
+std::string Escaped(absl::string_view text) {
+  return absl::StrReplaceAll(text, {{"&", "&amp;"}, {"<", "&lt;"}});
+}
+
+// `anchor`: start, middle or end.
+std::string Text(double x, double y, absl::string_view anchor,
+                 absl::string_view text) {
+  return absl::StrFormat(
+      "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"%s\">%s</text>\n", x, y,
+      std::string(anchor), Escaped(text));
+}
+
+std::string Document(double width, double height, absl::string_view body) {
+  return absl::StrFormat(
+      "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%.0f\" "
+      "height=\"%.0f\" font-family=\"sans-serif\" font-size=\"11\">\n"
+      "<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n%s</svg>\n",
+      width, height, std::string(body));
+}
+
+// Red for 0, pale for a half, blue for 1.
+std::string Colour(double share) {
+  const auto mix = [share](double low, double middle, double high) {
+    const double value = share < 0.5
+                             ? low + (middle - low) * 2 * share
+                             : middle + (high - middle) * (2 * share - 1);
+    return static_cast<int>(std::lround(value));
+  };
+  return absl::StrFormat("#%02x%02x%02x", mix(213, 245, 86), mix(94, 240, 180),
+                         mix(0, 220, 233));
+}
+
+std::vector<std::string> TasksOf(absl::Span<const Record> records) {
+  std::set<std::string> tasks;
+  for (const Record& record : records) tasks.insert(record.sample.task);
+  return {tasks.begin(), tasks.end()};
+}
+
+}  // namespace
+
+std::string HeatMapSvg(absl::Span<const Record> records) {
+  constexpr double kCellWidth = 44;
+  constexpr double kCellHeight = 20;
+  constexpr double kLeft = 40;  // room for depths
+  constexpr double kTop = 34;   // room for a title and lengths
+  std::set<int64_t> lengths;
+  std::set<double> depths;
+  for (const Record& record : records) {
+    lengths.insert(record.sample.length);
+    depths.insert(record.sample.depth);
+  }
+  const std::vector<std::string> tasks = TasksOf(records);
+  const std::vector<Configuration> configurations = ConfigurationsOf(records);
+  const Pairs pairs(records);
+  const double panel_width = std::max(
+      kLeft + kCellWidth * static_cast<double>(lengths.size()) + 20, 230.0);
+  const double panel_height =
+      kTop + kCellHeight * static_cast<double>(depths.size()) + 18;
+  std::string body;
+  for (size_t row = 0; row < configurations.size(); ++row) {
+    for (size_t column = 0; column < tasks.size(); ++column) {
+      const double x0 = panel_width * static_cast<double>(column);
+      const double y0 = panel_height * static_cast<double>(row);
+      absl::StrAppend(&body, Text(x0 + 4, y0 + 12, "start",
+                                  absl::StrCat(tasks[column], ": ",
+                                               Label(configurations[row]))));
+      double x = x0 + kLeft;
+      for (const int64_t length : lengths) {
+        absl::StrAppend(&body, Text(x + kCellWidth / 2, y0 + kTop - 6, "middle",
+                                    absl::StrCat(length)));
+        double y = y0 + kTop;
+        for (const double depth : depths) {
+          if (length == *lengths.begin()) {
+            absl::StrAppend(&body, Text(x0 + kLeft - 4, y + 14, "end",
+                                        absl::StrFormat("%.2f", depth)));
+          }
+          const Tally tally =
+              pairs.Count(configurations[row], [&](const Record& record) {
+                return record.sample.task == tasks[column] &&
+                       record.sample.length == length &&
+                       record.sample.depth == depth;
+              });
+          if (tally.samples > 0) {
+            const double share = static_cast<double>(tally.right) /
+                                 static_cast<double>(tally.samples);
+            absl::StrAppendFormat(
+                &body,
+                "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.0f\" height=\"%.0f\" "
+                "fill=\"%s\" stroke=\"white\"/>\n",
+                x, y, kCellWidth, kCellHeight, Colour(share));
+            absl::StrAppend(&body, Text(x + kCellWidth / 2, y + 14, "middle",
+                                        absl::StrFormat("%.0f", 100 * share)));
+          }
+          y += kCellHeight;
+        }
+        x += kCellWidth;
+      }
+    }
+  }
+  return Document(panel_width * static_cast<double>(tasks.size()),
+                  panel_height * static_cast<double>(configurations.size()),
+                  body);
+}
+
+std::string AccuracySvg(absl::Span<const Record> records, CostAxis axis) {
+  constexpr double kLeft = 50;
+  constexpr double kTop = 20;
+  constexpr double kWidth = 460;
+  constexpr double kHeight = 300;
+  const Pairs pairs(records);
+  const std::vector<std::string> tasks = TasksOf(records);
+  std::string body;
+  for (int i = 0; i <= 4; ++i) {
+    const double part = i / 4.0;
+    const double x = kLeft + kWidth * part;
+    const double y = kTop + kHeight * (1 - part);
+    absl::StrAppendFormat(&body,
+                          "<path d=\"M%.1f %.1fV%.1fM%.1f %.1fH%.1f\" "
+                          "stroke=\"#ddd\"/>\n",
+                          x, kTop, kTop + kHeight, kLeft, y, kLeft + kWidth);
+    const std::string label = absl::StrFormat("%.0f%%", 100 * part);
+    absl::StrAppend(&body, Text(x, kTop + kHeight + 15, "middle", label),
+                    Text(kLeft - 5, y + 4, "end", label));
+  }
+  absl::StrAppend(&body,
+                  Text(kLeft + kWidth / 2, kTop + kHeight + 32, "middle",
+                       axis == CostAxis::kDensity
+                           ? "attended pairs over causal pairs"
+                           : "KV bytes received over those of the full KV"),
+                  Text(kLeft, kTop - 7, "start", "right answers"));
+  for (const Configuration& configuration : ConfigurationsOf(records)) {
+    for (size_t t = 0; t < tasks.size(); ++t) {
+      const Tally tally = pairs.Count(configuration, [&](const Record& record) {
+        return record.sample.task == tasks[t];
+      });
+      if (tally.samples == 0) continue;
+      const double cost =
+          axis == CostAxis::kDensity ? tally.density : tally.kv_share;
+      const double share =
+          static_cast<double>(tally.right) / static_cast<double>(tally.samples);
+      absl::StrAppendFormat(
+          &body,
+          "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"5\" fill=\"%s\" "
+          "fill-opacity=\"0.7\"><title>%s, %s: %.1f%% of %d</title>"
+          "</circle>\n",
+          kLeft + kWidth * std::min(1.0, cost), kTop + kHeight * (1 - share),
+          std::string(kColours[t % std::size(kColours)]), Escaped(tasks[t]),
+          Escaped(Label(configuration)), 100 * share, tally.samples);
+    }
+  }
+  for (size_t t = 0; t < tasks.size(); ++t) {
+    const double y = kTop + 10 + 16 * static_cast<double>(t);
+    absl::StrAppendFormat(
+        &body, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"5\" fill=\"%s\"/>\n",
+        kLeft + kWidth + 20, y, std::string(kColours[t % std::size(kColours)]));
+    absl::StrAppend(&body, Text(kLeft + kWidth + 30, y + 4, "start", tasks[t]));
+  }
+  return Document(
+      kLeft + kWidth + 170,
+      kTop + std::max(kHeight, 16.0 * static_cast<double>(tasks.size())) + 45,
+      body);
+}
+
+}  // namespace overture::clients

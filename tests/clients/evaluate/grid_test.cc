@@ -1,0 +1,87 @@
+#include "clients/evaluate/grid.h"
+
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/support/status_matchers.h"
+
+namespace overture::clients {
+namespace {
+
+using ::overture::testing::StatusIs;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+std::vector<std::string> Labels(const Grid& grid) {
+  std::vector<std::string> labels;
+  for (const Configuration& configuration : grid.configurations) {
+    labels.push_back(Label(configuration));
+  }
+  return labels;
+}
+
+TEST(GridTest, TheDefaultGridIsValid) {
+  OVERTURE_ASSERT_OK_AND_ASSIGN(const Grid grid, ParseGrid({}));
+  EXPECT_THAT(grid.samples, SizeIs(5 * 2 * 3));
+  EXPECT_EQ(grid.turns, 1);
+}
+
+TEST(GridTest, SamplesComeSeedBySeed) {
+  OVERTURE_ASSERT_OK_AND_ASSIGN(const Grid grid,
+                                ParseGrid({.tasks = "kv",
+                                           .lengths = "1024;2048",
+                                           .depths = "0;1",
+                                           .seeds = 2,
+                                           .first_seed = 7}));
+  std::vector<std::string> ids;
+  for (const SampleId& id : grid.samples) ids.push_back(ToString(id));
+  EXPECT_THAT(ids,
+              ElementsAre("kv/1024/0.00/7", "kv/1024/1.00/7", "kv/2048/0.00/7",
+                          "kv/2048/1.00/7", "kv/1024/0.00/8", "kv/1024/1.00/8",
+                          "kv/2048/0.00/8", "kv/2048/1.00/8"));
+}
+
+TEST(GridTest, ThePairIsAlwaysThere) {
+  OVERTURE_ASSERT_OK_AND_ASSIGN(const Grid grid,
+                                ParseGrid({.selectors = "a_shape:64,512",
+                                           .views = "snapkv:32,256",
+                                           .questions = "last;hidden"}));
+  EXPECT_THAT(Labels(grid),
+              ElementsAre("dense", "dense snapkv:32,256",
+                          "a_shape:64,512 snapkv:32,256", "dense hidden",
+                          "dense snapkv:32,256 hidden",
+                          "a_shape:64,512 snapkv:32,256 hidden"));
+}
+
+TEST(GridTest, ANoiseFloorIsDenseOverFullKvTwice) {
+  OVERTURE_ASSERT_OK_AND_ASSIGN(const Grid grid,
+                                ParseGrid({.selectors = "dense;a_shape:1,1",
+                                           .views = "full",
+                                           .noise_floor = true}));
+  EXPECT_THAT(Labels(grid), ElementsAre("dense", "dense again", "a_shape:1,1"));
+}
+
+TEST(GridTest, WhatIsWrongIsNamed) {
+  const auto invalid = [](const GridFlags& flags, const char* text) {
+    EXPECT_THAT(ParseGrid(flags),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(text)));
+  };
+  invalid({.lengths = "1024;x"}, "'x' in --lengths");
+  invalid({.depths = "1.5"}, "'1.5' in --depths");
+  invalid({.selectors = "sparse"}, "'sparse'");
+  invalid({.views = "h2o"}, "'h2o'");
+  invalid({.questions = "first"}, "'first' in --questions");
+  invalid({.mode = "many"}, "--mode");
+  invalid({.turns = 2}, "--turns");
+  invalid({.seeds = 0}, "--seeds");
+  invalid({.tasks = ""}, "--tasks is empty");
+  invalid({.tasks = "kv;kv"}, "twice");
+  EXPECT_THAT(ParseGrid({.tasks = "riddle"}),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("passkey")));
+}
+
+}  // namespace
+}  // namespace overture::clients
