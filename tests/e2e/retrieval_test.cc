@@ -107,6 +107,22 @@ TEST_F(RetrievalTest, EverySelectorAndTheViewFindThePassKey) {
   EXPECT_NE(densities[1], densities[2]);
 }
 
+TEST_F(RetrievalTest, Fp8LinearsFindThePassKeyAndKeepTheirKvApart) {
+  v1::PrefillRequest request;
+  request.set_text(Prompt());
+  // On one data folder: what FP8 stored serves FP8 alone.
+  for (const bool again : {false, true}) {
+    for (const char* linears : {"fp8", "bf16"}) {
+      SCOPED_TRACE(absl::StrCat(linears, again ? " again" : ""));
+      StartServer({absl::StrCat("--linears=", linears)});
+      OVERTURE_ASSERT_OK_AND_ASSIGN(const PrefillResult result,
+                                    client().Prefill(request));
+      EXPECT_EQ(result.done.stats().reused_tokens() > 0, again);
+      ExpectPassKey(result.done.handle(), "full");
+    }
+  }
+}
+
 TEST_F(RetrievalTest, SizesOfAnotherModelEndTheStart) {
   const ProgramResult run = RunProgram(
       "overtured", {absl::StrCat("--model=", model_path_), "--store=memory",

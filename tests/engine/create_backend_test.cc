@@ -34,6 +34,15 @@ TEST(CreateBackendTest, CpuIsTheCpu) {
   EXPECT_EQ(backend->device_name(), "cpu");
 }
 
+TEST(CreateBackendTest, LinearsReachTheBackEnd) {
+  const LoadedTinyModel model({});
+  OVERTURE_ASSERT_OK_AND_ASSIGN(
+      const std::unique_ptr<Backend> backend,
+      CreateBackend(model.files(), DeviceChoice::kCpu, ComputeDType::kF32,
+                    LinearPrecision::kFp8));
+  EXPECT_EQ(backend->numerics(), "weights=e4m3 compute=f32 kv=f32");
+}
+
 // The tiny model's head dim of 16 is one that no GPU kernel takes, so these
 // hold on every machine.
 TEST(CreateBackendTest, AutoFallsBackToTheCpu) {
