@@ -13,8 +13,10 @@
 namespace {
 
 using ::overture::kernels::AttentionKernel;
+using ::overture::kernels::BlockInterval;
 using ::overture::kernels::DeviceTilePlan;
 using ::overture::kernels::KeyRange;
+using ::overture::kernels::kMeanBlockKeys;
 using ::overture::kernels::PlanCell;
 using ::overture::kernels::SparseAttentionParams;
 
@@ -38,6 +40,10 @@ struct OvertureAttentionPlan {
   const PlanCell* cells;
   const KeyRange* ranges;
   const int32_t* columns;
+  const int64_t* mean_offsets;  // this and the next three null without means
+  const BlockInterval* mean_blocks;
+  const void* k_means;  // [heads, kv_len / 128, head_dim]
+  const void* v_means;
   const int32_t* order;
   int32_t* next_item;
 };
@@ -54,10 +60,14 @@ int OvertureAttention(const OvertureAttentionShape* shape,
       .v = v,
       .o = o,
       .lse = lse,
+      .k_means = plan->k_means,
+      .v_means = plan->v_means,
       .stride_q_row = dim,
       .stride_q_head = shape->q_len * dim,
       .stride_kv_row = dim,
       .stride_kv_head = shape->kv_len * dim,
+      .stride_mean_row = dim,
+      .stride_mean_head = shape->kv_len / kMeanBlockKeys * dim,
       .stride_o_row = dim,
       .stride_o_head = shape->q_len * dim,
       .num_q_heads = shape->num_q_heads,
@@ -77,6 +87,8 @@ int OvertureAttention(const OvertureAttentionShape* shape,
       .cells = plan->cells,
       .ranges = plan->ranges,
       .columns = plan->columns,
+      .mean_offsets = plan->mean_offsets,
+      .mean_blocks = plan->mean_blocks,
       .order = plan->order,
       .next_item = plan->next_item};
   const absl::Status status =

@@ -20,6 +20,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 TILE_ROWS = 128
 TILE_KEYS = 64
+BLOCK_KEYS = 128  # of a mean
 DEVICE = 'cuda'
 
 
@@ -33,22 +34,26 @@ class Shape(ctypes.Structure):
 
 class PlanPointers(ctypes.Structure):
     _fields_ = [(name, ctypes.c_void_p) for name in
-                ('cells', 'ranges', 'columns', 'order', 'next_item')]
+                ('cells', 'ranges', 'columns', 'mean_offsets', 'mean_blocks',
+                 'k_means', 'v_means', 'order', 'next_item')]
 
 
 # PlanCell of kernels/sparse_attention/device_plan.h.
 CELL = np.dtype([('range_end', np.int64), ('column_begin', np.int64),
                  ('num_tiles', np.int32), ('key_origin', np.int32),
-                 ('num_columns', np.int32), ('unused', np.int32)])
+                 ('num_columns', np.int32), ('num_means', np.int32)])
 
 
 class Plan:
     """A plan on the device. cells: [(ranges [(begin, tiles)], columns)].
 
     tile_rows below 128: each work item packs 128 / tile_rows query heads.
+    means: per cell the intervals (begin, count) of corrected blocks, whose
+    means are k_means and v_means.
     """
 
-    def __init__(self, cells, num_lists, num_q_heads, tile_rows=TILE_ROWS):
+    def __init__(self, cells, num_lists, num_q_heads, tile_rows=TILE_ROWS,
+                 means=None, k_means=None, v_means=None):
         num_heads = num_q_heads * tile_rows // TILE_ROWS  # of work items
         counts = np.array([len(columns) for _, columns in cells])
         table = np.zeros(len(cells), CELL)
@@ -56,8 +61,11 @@ class Plan:
         table['num_tiles'] = [sum(n for _, n in ranges) for ranges, _ in cells]
         table['num_columns'] = counts
         table['column_begin'] = np.cumsum(counts) - counts
+        if means:
+            table['num_means'] = [sum(n for _, n in cell) for cell in means]
         num_tiles = len(cells) // num_lists
-        cost = table['num_tiles'] + counts / TILE_KEYS
+        cost = (table['num_tiles'] +
+                (counts + table['num_means']) / TILE_KEYS)
         cost = np.repeat(cost.reshape(num_lists, num_tiles),
                          num_heads // num_lists, axis=0)
         # Most expensive first; heads of one tile side by side.
@@ -74,17 +82,25 @@ class Plan:
             to_device(table, CELL),
             to_device([r for ranges, _ in cells for r in ranges], np.int32),
             to_device(np.concatenate([c for _, c in cells]), np.int32),
+            to_device([0] + list(np.cumsum([len(m) for m in means or []])),
+                      np.int64),
+            to_device([i for cell in means or [] for i in cell], np.int32),
+            k_means, v_means,
             to_device(order, np.int32),
             to_device([0], np.int32)]
-        self.pointers = PlanPointers(*[t.data_ptr() for t in self.tensors])
+        pointers = [t.data_ptr() if t is not None else None
+                    for t in self.tensors]
+        if not means:
+            pointers[3:5] = [None, None]
+        self.pointers = PlanPointers(*pointers)
         self.num_lists = num_lists
         self.tile_rows = tile_rows
         repeats = num_heads // num_lists
         self.num_key_tiles = int(table['num_tiles'].sum()) * repeats
-        self.num_columns = int(counts.sum()) * repeats
+        self.num_gathered = int((counts + table['num_means']).sum()) * repeats
 
     def flop(self, head_dim):
-        keys = self.num_key_tiles * TILE_KEYS + self.num_columns
+        keys = self.num_key_tiles * TILE_KEYS + self.num_gathered
         return 4.0 * TILE_ROWS * keys * head_dim
 
 
@@ -131,6 +147,32 @@ def packed_cells(cells, num_lists, tile_rows):
                    for begin, tiles in ranges if begin < end]
             packed.append((cut, columns))
     return packed
+
+
+def intervals(sorted_values):
+    """Runs of consecutive integers as (begin, count)."""
+    cut = np.nonzero(np.diff(sorted_values) != 1)[0] + 1
+    return [(int(run[0]), len(run)) for run in np.split(sorted_values, cut)
+            if len(run)]
+
+
+def block_cells(num_tokens, num_lists, tile_rows, density, seed=0):
+    """Random blocks, the first and the diagonal; and the rest as means."""
+    random = np.random.default_rng(seed)
+    cells, means = [], []
+    for _ in range(num_lists):
+        for end in range(tile_rows, num_tokens + 1, tile_rows):
+            last = (end - 1) // BLOCK_KEYS
+            kept = np.unique(np.concatenate([
+                [0, last], random.integers(0, last + 1, int(density * last))]))
+            ranges = [(b * BLOCK_KEYS, n * BLOCK_KEYS // TILE_KEYS)
+                      for b, n in intervals(kept)]
+            begin = ranges[-1][0]
+            ranges[-1] = (begin, -(-(end - begin) // TILE_KEYS))
+            cells.append((ranges, np.zeros(0, np.int32)))
+            whole = np.arange((end - tile_rows) // BLOCK_KEYS)
+            means.append(intervals(np.setdiff1d(whole, kept)))
+    return cells, means
 
 
 class Problem:
@@ -244,6 +286,26 @@ def bench_packed(library, num_tokens, num_columns, repeats):
               f'{plan.flop(128) / ms / 1e9:.0f} | | |', flush=True)
 
 
+def bench_means(library, num_tokens, density, repeats):
+    """Packed random blocks, without and with the rest as means."""
+    problem = Problem(num_tokens, 32, 8, 128)
+    rows = TILE_ROWS // 4
+    cells, means = block_cells(num_tokens, 8, rows, density)
+
+    def block_means(tensor):
+        return tensor.view(8, -1, BLOCK_KEYS, 128).float().mean(2).bfloat16()
+    plans = [Plan(cells, 8, 32, rows),
+             Plan(cells, 8, 32, rows, means, block_means(problem.k),
+                  block_means(problem.v))]
+    times = alternate([lambda p=p: problem.ours(library, p) for p in plans],
+                      repeats)
+    dense = 4.0 * 32 * 128 * num_tokens**2 / 2
+    for name, plan, ms in zip(('dropped', 'as means'), plans, times):
+        print(f'| per KV head, random blocks, the rest {name} | 128 | '
+              f'{num_tokens} | {plan.flop(128) / dense:.3f} | {ms:.3f} | '
+              f'{plan.flop(128) / ms / 1e9:.0f} | | |', flush=True)
+
+
 def main():
     here = pathlib.Path(__file__).resolve().parent
     default = here / 'liboverture_attention.so'
@@ -274,6 +336,7 @@ def main():
     bench_sparse(library, 'columns alone', 32768, 0, 1, 4000, 6)
     for num_columns in (0, 1000):
         bench_packed(library, 32768, num_columns, 6)
+    bench_means(library, 65536, 0.05, 6)
 
 
 if __name__ == '__main__':

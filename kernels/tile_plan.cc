@@ -97,6 +97,10 @@ absl::Status CheckSizes(const TilePlan& plan) {
                                         cells, plan.ranges.size()));
   OVERTURE_RETURN_IF_ERROR(CheckOffsets(
       "interval_offsets", plan.interval_offsets, cells, plan.intervals.size()));
+  if (!plan.mean_offsets.empty() || !plan.mean_blocks.empty()) {
+    OVERTURE_RETURN_IF_ERROR(CheckOffsets("mean_offsets", plan.mean_offsets,
+                                          cells, plan.mean_blocks.size()));
+  }
   return CheckOffsets("column_offsets", plan.column_offsets, plan.num_lists,
                       plan.columns.size());
 }
@@ -190,11 +194,69 @@ absl::Status CheckIntervals(const TilePlan& plan, const QueryTile& t,
   return absl::OkStatus();
 }
 
+// The first key of the cell's ranges and columns that lies in [begin, end), or
+// -1.
+int64_t KeptKeyWithin(const TilePlan& plan, const QueryTile& t, int64_t begin,
+                      int64_t end) {
+  const int64_t cell = t.list * plan.num_q_tiles() + t.tile;
+  const auto ranges_end = plan.ranges.begin() + plan.range_offsets[cell + 1];
+  const auto range = std::partition_point(
+      plan.ranges.begin() + plan.range_offsets[cell], ranges_end,
+      [&](const KeyRange& r) { return End(plan, r) <= begin; });
+  if (range != ranges_end && range->begin < end) {
+    return std::max<int64_t>(range->begin, begin);
+  }
+  const int32_t* columns = plan.columns.data() + plan.column_offsets[t.list];
+  const auto intervals_end =
+      plan.intervals.begin() + plan.interval_offsets[cell + 1];
+  const auto interval =
+      std::partition_point(plan.intervals.begin() + plan.interval_offsets[cell],
+                           intervals_end, [&](const ColumnInterval& i) {
+                             return columns[i.begin + i.count - 1] < begin;
+                           });
+  if (interval == intervals_end) return -1;
+  const int32_t* first = columns + interval->begin;
+  const int64_t column =
+      *std::lower_bound(first, first + interval->count, begin);
+  return column < end ? column : -1;
+}
+
+// The corrected blocks' share of I2, I4 and I6. REQUIRES valid ranges and
+// intervals.
+absl::Status CheckMeans(const TilePlan& plan, const QueryTile& t) {
+  if (plan.mean_offsets.empty()) return absl::OkStatus();
+  const int64_t cell = t.list * plan.num_q_tiles() + t.tile;
+  int64_t last_end = 0;
+  for (int64_t i = plan.mean_offsets[cell]; i < plan.mean_offsets[cell + 1];
+       ++i) {
+    const BlockInterval& blocks = plan.mean_blocks[i];
+    if (blocks.count < 1 || blocks.begin < last_end) {
+      return Broken(
+          t, absl::StrCat(blocks.count, " corrected blocks at ", blocks.begin,
+                          " break I6: at least 1, from ", last_end, " on"));
+    }
+    last_end = int64_t{blocks.begin} + blocks.count;
+    if (last_end * kMeanBlockKeys > t.begin) {
+      return Broken(t, absl::StrCat("corrected block ", last_end - 1,
+                                    " breaks I4: does not end by ", t.begin));
+    }
+    const int64_t key =
+        KeptKeyWithin(plan, t, int64_t{blocks.begin} * kMeanBlockKeys,
+                      last_end * kMeanBlockKeys);
+    if (key >= 0) {
+      return Broken(t, absl::StrCat("key ", key, " breaks I2: its block ",
+                                    key / kMeanBlockKeys, " is corrected"));
+    }
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 int64_t TilePlan::SizeBytes() const {
   return Bytes(range_offsets) + Bytes(ranges) + Bytes(interval_offsets) +
-         Bytes(intervals) + Bytes(column_offsets) + Bytes(columns);
+         Bytes(intervals) + Bytes(column_offsets) + Bytes(columns) +
+         Bytes(mean_offsets) + Bytes(mean_blocks);
 }
 
 absl::Status Validate(const TilePlan& plan) {
@@ -209,6 +271,7 @@ absl::Status Validate(const TilePlan& plan) {
       const KeyRange* end = plan.ranges.data() + plan.range_offsets[cell + 1];
       OVERTURE_RETURN_IF_ERROR(CheckRanges(plan, t, begin, end));
       OVERTURE_RETURN_IF_ERROR(CheckIntervals(plan, t, begin, end));
+      OVERTURE_RETURN_IF_ERROR(CheckMeans(plan, t));
     }
   }
   return absl::OkStatus();
@@ -231,6 +294,12 @@ PlanCost Cost(const TilePlan& plan) {
          i < plan.interval_offsets[cell + 1]; ++i) {
       cost.columns += plan.intervals[i].count;
       pairs += (t.row_end - t.row_begin) * plan.intervals[i].count;
+    }
+    if (plan.mean_offsets.empty()) continue;
+    for (int64_t i = plan.mean_offsets[cell]; i < plan.mean_offsets[cell + 1];
+         ++i) {
+      cost.means += plan.mean_blocks[i].count;
+      pairs += (t.row_end - t.row_begin) * plan.mean_blocks[i].count;
     }
   }
   const int64_t causal =

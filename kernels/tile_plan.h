@@ -10,12 +10,13 @@
 // resumed.
 //
 // Invariants, checked by Validate (names as in docs/design.md):
-//   I2 within one query tile no key is covered twice
+//   I2 within one query tile no key is covered twice, be it by its block's mean
 //   I3 every real row sees its own key
-//   I4 every column is < s of the tile that lists it
+//   I4 every column and every key of a corrected block is < s of the tile that
+//      lists it
 //   I5 every key tile starts < e; keys at or past kv_len, and keys after the
 //      row (causal mask), are masked by the kernel
-//   I6 ranges, intervals and columns ascending
+//   I6 ranges, intervals, columns and corrected blocks ascending
 #pragma once
 
 #include <cstdint>
@@ -41,6 +42,16 @@ struct ColumnInterval {
                          const ColumnInterval&) = default;
 };
 
+// Keys of a block that may enter the softmax as one: their mean.
+inline constexpr int32_t kMeanBlockKeys = 128;
+
+// Blocks [begin, begin + count): keys from begin * kMeanBlockKeys on.
+struct BlockInterval {
+  int32_t begin = 0;
+  int32_t count = 0;
+  friend bool operator==(const BlockInterval&, const BlockInterval&) = default;
+};
+
 struct TilePlan {
   int32_t tile_rows = 64;  // M
   int32_t tile_keys = 64;  // B
@@ -60,6 +71,11 @@ struct TilePlan {
   // column_offsets[l + 1]) of `columns` is list l's, ascending.
   std::vector<int64_t> column_offsets;  // [num_lists + 1]
   std::vector<int32_t> columns;
+  // Mean corrections (FlashPrefill V2, arXiv 2608.19758): a block that the cell
+  // leaves out enters as one key, its keys' mean, weighted as all of them
+  // (sparse_attention/params.h). Both empty where a plan has none.
+  std::vector<int64_t> mean_offsets;  // [num_lists * num_q_tiles + 1]
+  std::vector<BlockInterval> mean_blocks;
 
   int64_t first_tile_begin() const { return q_begin / tile_rows * tile_rows; }
   int64_t num_q_tiles() const {
@@ -79,8 +95,9 @@ absl::Status Validate(const TilePlan& plan);
 struct PlanCost {
   int64_t key_tiles = 0;  // tiles the kernel computes
   int64_t columns = 0;    // (query tile, column) pairs
-  // Computed (row, key) pairs / causal pairs; 1.0 for dense up to the tiles'
-  // ragged edges, which are not counted.
+  int64_t means = 0;      // (query tile, corrected block) pairs
+  // Computed (row, key) pairs / causal pairs, a mean being one key; 1.0 for
+  // dense up to the tiles' ragged edges, which are not counted.
   double density = 0;
 };
 PlanCost Cost(const TilePlan& plan);

@@ -46,11 +46,18 @@ __device__ __forceinline__ void IssueOutput(float (&o)[kHeadDim / 2],
   }
 }
 
-// Hides what the thread's two rows may not see: column c of half h beyond their
+// Does a step's StepWork: gives means the weight of their blocks, and hides
+// what the thread's two rows may not see, column c of half h beyond their
 // limits.
-__device__ __forceinline__ void Mask(float (&scores)[64], const StepInfo& info,
-                                     const int (&position)[2], int thread) {
+__device__ __forceinline__ void Prepare(float (&scores)[64],
+                                        const StepInfo& info, float mean_bias,
+                                        const int (&position)[2], int thread) {
+  if (info.work & kWeighMeans) {
+#pragma unroll
+    for (int i = 0; i < 64; ++i) scores[i] += mean_bias;
+  }
   const int column0 = (thread & 3) * 2;
+  if (!(info.work & kMask)) return;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int last = info.valid - 1 - half * 64;
@@ -186,7 +193,7 @@ __device__ __forceinline__ void Consume(
       ptx::WgmmaWait<0>();
       ptx::FenceRegisters(scores);
       if (lane == 0) ptx::BarrierArrive(&s.k_empty[ring.stage]);
-      if (info.mask) Mask(scores, info, position, thread);
+      if (info.work) Prepare(scores, info, p.mean_bias, position, thread);
       softmax.Update(scores, p.scale_log2, scale);
       ToBf16(scores, probs);
 
@@ -208,7 +215,7 @@ __device__ __forceinline__ void Consume(
         ptx::FenceRegisters(scores);
         if (lane == 0) ptx::BarrierArrive(&s.k_empty[ring.stage]);
 
-        if (info.mask) Mask(scores, info, position, thread);
+        if (info.work) Prepare(scores, info, p.mean_bias, position, thread);
         const bool moved = softmax.Update(scores, p.scale_log2, scale);
         // Ends the basic block once the softmax is done: ptxas would otherwise
         // hoist the wait above it, and the output product would hide nothing.

@@ -28,7 +28,7 @@ struct alignas(16) PlanCell {
   int32_t num_tiles = 0;     // key tiles of the cell
   int32_t key_origin = 0;    // added to the begin of every range
   int32_t num_columns = 0;
-  int32_t unused = 0;
+  int32_t num_means = 0;  // blocks that enter as their means
   friend bool operator==(const PlanCell&, const PlanCell&) = default;
 };
 static_assert(sizeof(PlanCell) == 32);
@@ -53,6 +53,9 @@ struct DeviceTilePlan {
   const PlanCell* cells = nullptr;   // [num_lists * num_q_tiles]
   const KeyRange* ranges = nullptr;  // ascending inside a cell
   const int32_t* columns = nullptr;  // ascending inside a cell
+  // Corrected blocks as in TilePlan; null where no cell has any.
+  const int64_t* mean_offsets = nullptr;  // [num_lists * num_q_tiles + 1]
+  const BlockInterval* mean_blocks = nullptr;
   // Work items, most expensive first: head * num_q_tiles + q_tile, where head h
   // is query heads [h, h + 1) * packed_heads().
   const int32_t* order = nullptr;  // [num_q_heads/packed_heads() * num_q_tiles]

@@ -63,6 +63,12 @@ absl::StatusOr<ExpandedPlan> ExpandPlan(const TilePlan& plan,
                               list + interval.begin + interval.count);
       cell.num_columns += interval.count;
     }
+    if (!plan.mean_offsets.empty()) {
+      for (int64_t j = plan.mean_offsets[i]; j < plan.mean_offsets[i + 1];
+           ++j) {
+        cell.num_means += plan.mean_blocks[j].count;
+      }
+    }
     expanded.cells.push_back(cell);
   }
 
@@ -72,7 +78,7 @@ absl::StatusOr<ExpandedPlan> ExpandPlan(const TilePlan& plan,
     const PlanCell& cell =
         expanded
             .cells[head / heads_per_list * num_q_tiles + item % num_q_tiles];
-    return CellCost(cell.num_tiles, cell.num_columns);
+    return CellCost(cell.num_tiles, cell.num_columns + cell.num_means);
   };
   expanded.order.reserve(num_items);
   for (int64_t tile = num_q_tiles - 1; tile >= 0; --tile) {

@@ -1,6 +1,6 @@
 // A tile plan as the GPU kernel walks it, on the host: what device_plan.h
-// points to, in vectors, beside the plan's own ranges. Also the reference for
-// plans that are built on the device.
+// points to, in vectors, beside the plan's own ranges and corrected blocks.
+// Also the reference for plans that are built on the device.
 #pragma once
 
 #include <cstdint>

@@ -24,13 +24,18 @@ struct KernelParams {
   CUtensorMap o;                // as q, box of 64 rows
   const __nv_bfloat16* k_data;  // for gathers, [kv_heads, kv_len, head_dim]
   const __nv_bfloat16* v_data;
+  const __nv_bfloat16* k_means;  // [kv_heads, blocks, head_dim]
+  const __nv_bfloat16* v_means;
   __nv_bfloat16* o_data;  // for ragged edges
   int64_t stride_kv_row;  // elements
   int64_t stride_kv_head;
+  int64_t stride_mean_row;
+  int64_t stride_mean_head;
   int64_t stride_o_row;
   int64_t stride_o_head;
   float* lse;         // [q_heads, q_len] or null
   float scale_log2;   // softmax scale * log2(e)
+  float mean_bias;    // log of a block's size in units of unscaled scores
   int32_t num_heads;  // of work items: query heads / packed heads
   int32_t group;      // of those per KV head
   DeviceTilePlan plan;

@@ -9,11 +9,13 @@ class Cutter {
  public:
   Cutter(KeyChunks& out, int32_t max_keys) : out_(out), max_keys_(max_keys) {}
 
-  void Add(int64_t begin, int64_t end) {
+  void Add(int64_t begin, int64_t end, bool means = false) {
     while (begin < end) {
-      if (out_.chunks.empty() || out_.chunks.back().num_keys == max_keys_) {
+      if (out_.chunks.empty() || out_.chunks.back().num_keys == max_keys_ ||
+          out_.chunks.back().means != means) {
         const auto next = static_cast<int32_t>(out_.pieces.size());
-        out_.chunks.push_back({.piece_begin = next, .piece_end = next});
+        out_.chunks.push_back(
+            {.piece_begin = next, .piece_end = next, .means = means});
       }
       KeyChunk& chunk = out_.chunks.back();
       const auto count = static_cast<int32_t>(
@@ -61,6 +63,13 @@ void KeyChunks::Build(const TilePlan& plan, int64_t list, int64_t tile,
       const int64_t column = columns[interval.begin + c];
       cutter.Add(column, column + 1);
     }
+  }
+  if (plan.mean_offsets.empty()) return;
+  for (int64_t i = plan.mean_offsets[cell]; i < plan.mean_offsets[cell + 1];
+       ++i) {
+    const BlockInterval& blocks = plan.mean_blocks[i];
+    cutter.Add(blocks.begin, int64_t{blocks.begin} + blocks.count,
+               /*means=*/true);
   }
 }
 

@@ -100,6 +100,11 @@ absl::Status Launch(const SparseAttentionParams& params,
       query_map(params.o, params.stride_o_row, params.stride_o_head, 64, &p.o));
   p.k_data = static_cast<const __nv_bfloat16*>(params.k);
   p.v_data = static_cast<const __nv_bfloat16*>(params.v);
+  p.k_means = static_cast<const __nv_bfloat16*>(params.k_means);
+  p.v_means = static_cast<const __nv_bfloat16*>(params.v_means);
+  p.stride_mean_row = params.stride_mean_row;
+  p.stride_mean_head = params.stride_mean_head;
+  p.mean_bias = std::log(float{kMeanBlockKeys}) / params.scale;
   p.stride_kv_row = params.stride_kv_row;
   p.stride_kv_head = params.stride_kv_head;
   p.o_data = static_cast<__nv_bfloat16*>(params.o);

@@ -18,10 +18,18 @@ struct SparseAttentionParams {
   const void* v = nullptr;     // as k
   void* o = nullptr;           // [q_len, num_q_heads, head_dim] by strides
   float* lse = nullptr;        // [num_q_heads, q_len], natural log; may be null
+  // Means of the keys' and values' blocks, [num_kv_heads, whole blocks of
+  // kMeanBlockKeys keys, head_dim] by strides, of `dtype`. A block that the
+  // plan corrects enters as one key more: logit q k_mean * scale +
+  // log(kMeanBlockKeys), value v_mean. Null if the plan corrects none.
+  const void* k_means = nullptr;
+  const void* v_means = nullptr;
   int64_t stride_q_row = 0;
   int64_t stride_q_head = 0;
   int64_t stride_kv_row = 0;  // usually head_dim
   int64_t stride_kv_head = 0;
+  int64_t stride_mean_row = 0;
+  int64_t stride_mean_head = 0;
   int64_t stride_o_row = 0;
   int64_t stride_o_head = 0;
   int32_t num_q_heads = 0;

@@ -1,6 +1,7 @@
 // The producer warpgroup: takes work items, walks their cells, fills the ring
-// of K and V stages. Key tiles come by TMA from one thread; single columns are
-// gathered by all 128 with 16-byte copies, two steps in flight.
+// of K and V stages. Key tiles come by TMA from one thread; single columns and
+// means of blocks are gathered by all 128 with 16-byte copies, two steps in
+// flight.
 //
 // Source of the gather: MInference, arXiv 2407.02490, section 3.2.
 #pragma once
@@ -52,27 +53,89 @@ struct TileCursor {
   int index = 0;
 };
 
-// A producer thread's share of the columns of a step: it copies one 16-byte
-// chunk in eight of rows thread / 8 + 16 i.
-struct GatherColumns {
-  int32_t key[kBlockN / 16];  // -1: no such column
+// A producer thread's share of the rows that a step gathers: it copies one
+// 16-byte chunk in eight of rows thread / 8 + 16 i.
+struct GatheredRows {
+  int32_t source[kBlockN / 16];  // row of the tensor; -1: no such row
+};
 
-  __device__ __forceinline__ void Load(const int32_t* columns, int count,
+// Single columns, in order.
+struct ColumnCursor {
+  const int32_t* columns;
+
+  // The thread's rows of the next step, of which `count` exist.
+  __device__ __forceinline__ void Next(GatheredRows& rows, int count,
                                        int thread) {
 #pragma unroll
     for (int i = 0; i < kBlockN / 16; ++i) {
       const int row = (thread >> 3) + 16 * i;
-      key[i] = row < count ? columns[row] : -1;
+      rows.source[i] = row < count ? columns[row] : -1;
+    }
+    columns += kBlockN;
+  }
+};
+
+// Corrected blocks, in order, 32 intervals in registers of a warp at a time; a
+// row finds its interval by binary search, so that intervals of one block cost
+// no more than long ones. All lanes of a warp call together.
+struct MeanCursor {
+  const BlockInterval* intervals;  // to load next
+  int num_intervals;               // to load
+  int held = 0;                    // blocks of the intervals in registers
+  int used = 0;                    // of those
+  int end = 0;   // blocks held in this lane's interval and those before it
+  int base = 0;  // block i of those held, if in this lane's, is base + i
+
+  __device__ __forceinline__ void Next(GatheredRows& rows, int count,
+                                       int thread) {
+    const int lane = thread & 31;
+#pragma unroll
+    for (int i = 0; i < kBlockN / 16; ++i) rows.source[i] = -1;
+    const int want = min(count, kBlockN);
+    for (int filled = 0; filled < want;) {
+      if (used == held) {
+        int2 mine = {0, 0};
+        if (lane < num_intervals) {
+          mine = *reinterpret_cast<const int2*>(intervals + lane);
+        }
+        intervals += 32;
+        num_intervals -= 32;
+        end = mine.y;
+#pragma unroll
+        for (int step = 1; step < 32; step *= 2) {
+          const int before = __shfl_up_sync(~0u, end, step);
+          if (lane >= step) end += before;
+        }
+        base = mine.x - (end - mine.y);
+        held = __shfl_sync(~0u, end, 31);
+        used = 0;
+      }
+      const int take = min(held - used, want - filled);
+#pragma unroll
+      for (int i = 0; i < kBlockN / 16; ++i) {
+        const int row = (thread >> 3) + 16 * i - filled;
+        int owner = 0;  // first lane whose end is beyond the row's block
+#pragma unroll
+        for (int step = 16; step > 0; step /= 2) {
+          if (__shfl_sync(~0u, end, owner + step - 1) <= used + row) {
+            owner += step;
+          }
+        }
+        const int block = __shfl_sync(~0u, base, owner) + used + row;
+        if (row >= 0 && row < take) rows.source[i] = block;
+      }
+      used += take;
+      filled += take;
     }
   }
 };
 
-// Starts copying the columns' rows of K or V into a stage, swizzled as TMA
-// would. Eight neighbouring threads copy one 128-byte line.
+// Starts copying the rows of K or V, or of their means, into a stage, swizzled
+// as TMA would. Eight neighbouring threads copy one 128-byte line.
 template <int kHeadDim>
 __device__ __forceinline__ void GatherRows(const __nv_bfloat16* head_data,
                                            int64_t stride_row, uint16_t* stage,
-                                           const GatherColumns& columns,
+                                           const GatheredRows& rows,
                                            int thread) {
   constexpr int kChunks = kHeadDim / 8;  // 16-byte chunks of a row
   const uint32_t base = ptx::SharedAddress(stage);
@@ -80,9 +143,9 @@ __device__ __forceinline__ void GatherRows(const __nv_bfloat16* head_data,
 #pragma unroll
   for (int i = 0; i < kBlockN / 16; ++i) {
     const int row = (thread >> 3) + 16 * i;
-    const bool valid = columns.key[i] >= 0;
+    const bool valid = rows.source[i] >= 0;
     const __nv_bfloat16* src =
-        head_data + (valid ? columns.key[i] : 0) * stride_row;
+        head_data + (valid ? rows.source[i] : 0) * stride_row;
 #pragma unroll
     for (int c = 0; c < kChunks; c += 8) {
       const int chunk = c + chunk8;
@@ -104,6 +167,40 @@ __device__ __forceinline__ void SignalGathered(uint64_t* full, bool leader) {
   ptx::FenceProxyAsync();
   ptx::NamedBarrierSync(kProducers, 128);
   if (leader) ptx::BarrierArrive(full);
+}
+
+// Gathers `count` rows that `cursor` names, 128 a step, by the whole warpgroup.
+template <int kHeadDim, typename Cursor>
+__device__ __forceinline__ void Gather(
+    typename Traits<kHeadDim>::SharedStorage& s,
+    Ring<Traits<kHeadDim>::kStages>& ring, const __nv_bfloat16* k_head,
+    const __nv_bfloat16* v_head, int64_t stride_row, int count, int work,
+    Cursor cursor, int thread) {
+  // Warp 0 has seen every stage freed; the others must not be more than a phase
+  // ahead when they wait for one.
+  ptx::NamedBarrierSync(kProducers, 128);
+  const bool leader = thread == 0;
+  GatheredRows rows;
+  cursor.Next(rows, count, thread);
+  uint64_t* pending_v = nullptr;  // V of the last step, not yet signalled
+  for (; count > 0; count -= kBlockN) {
+    // Two copies are in flight: each is signalled after the next started.
+    ptx::BarrierWait(&s.k_empty[ring.stage], ring.phase ^ 1);
+    GatherRows<kHeadDim>(k_head, stride_row, s.k[ring.stage], rows, thread);
+    if (pending_v != nullptr) SignalGathered<1>(pending_v, leader);
+    ptx::BarrierWait(&s.v_empty[ring.stage], ring.phase ^ 1);
+    GatherRows<kHeadDim>(v_head, stride_row, s.v[ring.stage], rows, thread);
+    if (leader) {
+      s.step[ring.stage] = {{0, 0},
+                            min(count, kBlockN),
+                            work | (count < kBlockN ? kMask : kNothing)};
+    }
+    cursor.Next(rows, count - kBlockN, thread);
+    SignalGathered<1>(&s.k_full[ring.stage], leader);
+    pending_v = &s.v_full[ring.stage];
+    ring.Next();
+  }
+  SignalGathered<0>(pending_v, leader);
 }
 
 template <int kHeadDim>
@@ -133,7 +230,8 @@ __device__ __forceinline__ void Produce(
           const PlanCell cell =
               CellOf(p.plan, p.num_heads, info.head, info.q_tile);
           info.num_steps = (cell.num_tiles + 1) / 2 +
-                           (cell.num_columns + kBlockN - 1) / kBlockN;
+                           (cell.num_columns + kBlockN - 1) / kBlockN +
+                           (cell.num_means + kBlockN - 1) / kBlockN;
         }
         s.item = info;
         if (info.head < 0) {
@@ -174,7 +272,8 @@ __device__ __forceinline__ void Produce(
           info.start[0] = low >= 0 ? low : high;
           info.start[1] = low >= 0 ? high : kNoTile;
           info.valid = -1;
-          info.mask = low < 0 || high + kSubTile - 1 > tile_begin;
+          info.work =
+              low < 0 || high + kSubTile - 1 > tile_begin ? kMask : kNothing;
           const bool adjacent = low >= 0 && low + kSubTile == high;
 
           ptx::BarrierWait(&s.k_empty[ring.stage], ring.phase ^ 1);
@@ -218,37 +317,24 @@ __device__ __forceinline__ void Produce(
       for (int i = 0; i < tile_steps; ++i) ring.Next();
     }
 
-    // Single columns, 128 a step, gathered by the whole warpgroup.
-    const int num_columns = cell.num_columns;
-    if (num_columns > 0) {
-      // Warp 0 has seen every stage freed; the others must not be more than a
-      // phase ahead when they wait for one.
-      ptx::NamedBarrierSync(kProducers, 128);
-      const __nv_bfloat16* k_head = p.k_data + kv_head * p.stride_kv_head;
-      const __nv_bfloat16* v_head = p.v_data + kv_head * p.stride_kv_head;
-      GatherColumns columns;
-      columns.Load(p.plan.columns + cell.column_begin, num_columns, thread);
-      uint64_t* pending_v = nullptr;  // V of the last step, not yet signalled
-      for (int done = 0; done < num_columns; done += kBlockN) {
-        // Two copies are in flight: each is signalled after the next started.
-        ptx::BarrierWait(&s.k_empty[ring.stage], ring.phase ^ 1);
-        GatherRows<kHeadDim>(k_head, p.stride_kv_row, s.k[ring.stage], columns,
-                             thread);
-        if (pending_v != nullptr) SignalGathered<1>(pending_v, leader);
-        ptx::BarrierWait(&s.v_empty[ring.stage], ring.phase ^ 1);
-        GatherRows<kHeadDim>(v_head, p.stride_kv_row, s.v[ring.stage], columns,
-                             thread);
-        const int count = num_columns - done;
-        if (leader) {
-          s.step[ring.stage] = {{0, 0}, min(count, kBlockN), count < kBlockN};
-        }
-        columns.Load(p.plan.columns + cell.column_begin + done + kBlockN,
-                     count - kBlockN, thread);
-        SignalGathered<1>(&s.k_full[ring.stage], leader);
-        pending_v = &s.v_full[ring.stage];
-        ring.Next();
-      }
-      SignalGathered<0>(pending_v, leader);
+    // Single columns, then means of blocks.
+    if (cell.num_columns > 0) {
+      Gather<kHeadDim>(s, ring, p.k_data + kv_head * p.stride_kv_head,
+                       p.v_data + kv_head * p.stride_kv_head, p.stride_kv_row,
+                       cell.num_columns, kNothing,
+                       ColumnCursor{p.plan.columns + cell.column_begin},
+                       thread);
+    }
+    if (cell.num_means > 0) {
+      const int64_t* offsets =
+          p.plan.mean_offsets +
+          CellIndexOf(p.plan, p.num_heads, item.head, item.q_tile);
+      Gather<kHeadDim>(s, ring, p.k_means + kv_head * p.stride_mean_head,
+                       p.v_means + kv_head * p.stride_mean_head,
+                       p.stride_mean_row, cell.num_means, kWeighMeans,
+                       MeanCursor{p.plan.mean_blocks + offsets[0],
+                                  static_cast<int>(offsets[1] - offsets[0])},
+                       thread);
     }
   }
 }

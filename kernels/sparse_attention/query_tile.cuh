@@ -31,11 +31,16 @@ struct QueryTile {
 };
 
 // The plan's cell of a work item. `num_heads` is that of the items.
+__device__ __forceinline__ int64_t CellIndexOf(const DeviceTilePlan& plan,
+                                               int num_heads, int head,
+                                               int q_tile) {
+  const int list = head * plan.num_lists / num_heads;
+  return int64_t{list} * plan.num_q_tiles + q_tile;
+}
 __device__ __forceinline__ PlanCell CellOf(const DeviceTilePlan& plan,
                                            int num_heads, int head,
                                            int q_tile) {
-  const int list = head * plan.num_lists / num_heads;
-  return plan.cells[int64_t{list} * plan.num_q_tiles + q_tile];
+  return plan.cells[CellIndexOf(plan, num_heads, head, q_tile)];
 }
 
 }  // namespace overture::kernels

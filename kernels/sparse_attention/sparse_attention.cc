@@ -32,9 +32,10 @@ absl::Status SupportsSparseAttention(const SparseAttentionParams& params) {
     return absl::UnimplementedError(absl::StrCat(
         "GPU attention takes head dim 64, 96 or 128, got ", params.head_dim));
   }
-  const int64_t strides[] = {params.stride_q_row,  params.stride_q_head,
-                             params.stride_kv_row, params.stride_kv_head,
-                             params.stride_o_row,  params.stride_o_head};
+  const int64_t strides[] = {params.stride_q_row,    params.stride_q_head,
+                             params.stride_kv_row,   params.stride_kv_head,
+                             params.stride_o_row,    params.stride_o_head,
+                             params.stride_mean_row, params.stride_mean_head};
   for (int64_t stride : strides) {
     if (stride < 0 || stride % 8 != 0) {
       return absl::InvalidArgumentError(absl::StrCat(
@@ -62,6 +63,11 @@ absl::Status LaunchSparseAttentionWith(AttentionKernel kernel,
         "plan tiles have ", plan.tile_rows, " rows, the GPU kernel takes ",
         kGpuTileRows, " / (a power of two, at most ", kMaxPackedHeads,
         ", that divides the ", group, " query heads of a KV head)"));
+  }
+  if (plan.mean_blocks != nullptr &&
+      (params.k_means == nullptr || params.v_means == nullptr)) {
+    return absl::InvalidArgumentError(
+        "the plan corrects blocks, k_means or v_means is null");
   }
   return kernel == AttentionKernel::kSm90
              ? LaunchSparseAttentionSm90(params, plan, stream)

@@ -54,6 +54,31 @@ absl::Status Bad(absl::string_view field, int64_t value,
       "sparse attention: ", field, " is ", value, ", must be ", limit));
 }
 
+absl::Status CheckMeans(const TilePlan& plan) {
+  const auto cells = static_cast<size_t>(plan.num_cells());
+  if (plan.mean_offsets.size() != cells + 1) {
+    return Bad("size of plan.mean_offsets", plan.mean_offsets.size(),
+               "number of cells + 1, or 0");
+  }
+  const auto num_intervals = static_cast<int64_t>(plan.mean_blocks.size());
+  for (size_t cell = 0; cell < cells; ++cell) {
+    const int64_t begin = plan.mean_offsets[cell];
+    const int64_t end = plan.mean_offsets[cell + 1];
+    if (begin < 0 || end < begin || end > num_intervals) {
+      return Bad("plan.mean_offsets of cell", static_cast<int64_t>(cell),
+                 "ascending and in range");
+    }
+  }
+  for (const BlockInterval& blocks : plan.mean_blocks) {
+    if (blocks.begin < 0 || blocks.count < 0 ||
+        int64_t{blocks.begin} + blocks.count > plan.kv_len / kMeanBlockKeys) {
+      return Bad("plan.mean_blocks begin", blocks.begin,
+                 "within the whole blocks of kv_len");
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckCells(const TilePlan& plan) {
   const auto num_ranges = static_cast<int64_t>(plan.ranges.size());
   const auto num_intervals = static_cast<int64_t>(plan.intervals.size());
@@ -125,6 +150,7 @@ absl::Status CheckPlan(const TilePlan& plan) {
     return Bad("size of plan.column_offsets", plan.column_offsets.size(),
                "num_lists + 1");
   }
+  if (!plan.mean_offsets.empty()) OVERTURE_RETURN_IF_ERROR(CheckMeans(plan));
   return CheckCells(plan);
 }
 
@@ -163,6 +189,12 @@ absl::Status CheckParams(const SparseAttentionParams& params) {
     return absl::InvalidArgumentError(
         "sparse attention: one of q, k, v, o is null");
   }
+  if (!params.plan->mean_blocks.empty() &&
+      (params.k_means == nullptr || params.v_means == nullptr)) {
+    return absl::InvalidArgumentError(
+        "sparse attention: the plan corrects blocks, k_means or v_means is "
+        "null");
+  }
   return CheckPlan(*params.plan);
 }
 
@@ -186,6 +218,11 @@ int64_t NumKeys(const TilePlan& plan, int64_t cell) {
   for (int64_t i = plan.interval_offsets[cell];
        i < plan.interval_offsets[cell + 1]; ++i) {
     keys += plan.intervals[i].count;
+  }
+  if (plan.mean_offsets.empty()) return keys;
+  for (int64_t i = plan.mean_offsets[cell]; i < plan.mean_offsets[cell + 1];
+       ++i) {
+    keys += plan.mean_blocks[i].count;
   }
   return keys;
 }
@@ -299,8 +336,8 @@ class ItemRunner {
   void RunChunk(const KeyChunk& chunk) {
     const int64_t dim = p_.head_dim;
     const int32_t width = WidthFor(chunk.num_keys);
-    const C* k = LoadKeys(p_.k, chunk, width, ws_.k);
-    const C* v = LoadKeys(p_.v, chunk, width, ws_.v);
+    const C* k = LoadKeys(chunk.means ? p_.k_means : p_.k, chunk, width, ws_.k);
+    const C* v = LoadKeys(chunk.means ? p_.v_means : p_.v, chunk, width, ws_.v);
     using onednn::MatMul;
     MatMul::ForThread({.dtype = kComputeType,
                        .m = padded_rows_,
@@ -308,7 +345,12 @@ class ItemRunner {
                        .k = dim,
                        .transpose_b = true})
         .Run(q_, k, scores_);
-    MaskScores(chunk, width);
+    if (chunk.means) {
+      WeighMeans(chunk, width);
+    } else {
+      MaskFuture(chunk, width);
+    }
+    MaskPadding(chunk, width);
     UpdateRows(chunk, width);
     MatMul::ForThread({.dtype = kComputeType,
                        .m = padded_rows_,
@@ -318,19 +360,24 @@ class ItemRunner {
         .Run(weights_, v, o_);
   }
 
-  // The chunk's rows of K or V, `width` of them. In place if they are one range
-  // of dense rows, `width` of them readable; else copied, with zeros for what
-  // is past kv_len or past the chunk.
+  // The chunk's rows of K or V or their means, `width` of them. In place if
+  // they are one range of dense rows, `width` of them readable; else copied,
+  // with zeros for what is past the tensor's end or past the chunk.
   const C* LoadKeys(const void* tensor, const KeyChunk& chunk, int32_t width,
                     ScratchBuffer& buffer) const {
+    const int64_t stride_row =
+        chunk.means ? p_.stride_mean_row : p_.stride_kv_row;
+    const int64_t num_rows =
+        chunk.means ? plan_.kv_len / kMeanBlockKeys : plan_.kv_len;
     const T* head =
-        static_cast<const T*>(tensor) + item_.kv_head * p_.stride_kv_head;
+        static_cast<const T*>(tensor) +
+        item_.kv_head * (chunk.means ? p_.stride_mean_head : p_.stride_kv_head);
     const KeyPiece& first = ws_.keys.pieces[chunk.piece_begin];
     if constexpr (std::is_same_v<T, C>) {
-      if (p_.stride_kv_row == p_.head_dim &&
+      if (stride_row == p_.head_dim &&
           chunk.piece_end - chunk.piece_begin == 1 &&
-          int64_t{first.key_begin} + width <= plan_.kv_len) {
-        return head + first.key_begin * p_.stride_kv_row;
+          int64_t{first.key_begin} + width <= num_rows) {
+        return head + first.key_begin * stride_row;
       }
     }
     const int64_t dim = p_.head_dim;
@@ -338,11 +385,10 @@ class ItemRunner {
     for (int32_t i = chunk.piece_begin; i < chunk.piece_end; ++i) {
       const KeyPiece& piece = ws_.keys.pieces[i];
       const int64_t real =
-          std::clamp<int64_t>(plan_.kv_len - piece.key_begin, 0, piece.count);
+          std::clamp<int64_t>(num_rows - piece.key_begin, 0, piece.count);
       C* rows = out + piece.offset * dim;
       for (int64_t r = 0; r < real; ++r) {
-        CopyRow(head + (piece.key_begin + r) * p_.stride_kv_row, dim,
-                rows + r * dim);
+        CopyRow(head + (piece.key_begin + r) * stride_row, dim, rows + r * dim);
       }
       std::fill_n(rows + real * dim, (piece.count - real) * dim, C(0.0f));
     }
@@ -353,8 +399,7 @@ class ItemRunner {
 
   // Sets to -inf what the causal mask hides, and with it all past kv_len. Tiles
   // that every row sees whole, and columns, take no pass.
-  void MaskScores(const KeyChunk& chunk, int32_t width) {
-    constexpr float kMasked = -std::numeric_limits<float>::infinity();
+  void MaskFuture(const KeyChunk& chunk, int32_t width) {
     for (int32_t i = chunk.piece_begin; i < chunk.piece_end; ++i) {
       const KeyPiece& piece = ws_.keys.pieces[i];
       if (int64_t{piece.key_begin} + piece.count <= row_begin_ + 1) continue;
@@ -368,6 +413,18 @@ class ItemRunner {
         }
       }
     }
+  }
+
+  // Each mean stands for its block's keys.
+  void WeighMeans(const KeyChunk& chunk, int32_t width) {
+    const float bias = std::log(float{kMeanBlockKeys}) / p_.scale;
+    for (int64_t r = 0; r < padded_rows_; ++r) {
+      float* row = scores_ + r * width;
+      for (int32_t i = 0; i < chunk.num_keys; ++i) row[i] += bias;
+    }
+  }
+
+  void MaskPadding(const KeyChunk& chunk, int32_t width) {
     const int64_t whole = WholeLanes(chunk.num_keys);
     if (whole == chunk.num_keys) return;
     for (int64_t r = 0; r < padded_rows_; ++r) {
@@ -409,6 +466,8 @@ class ItemRunner {
       }
     }
   }
+
+  static constexpr float kMasked = -std::numeric_limits<float>::infinity();
 
   static int64_t WholeLanes(int64_t count) {
     return (count + simd::kLanes - 1) / simd::kLanes * simd::kLanes;

@@ -13,11 +13,14 @@ inline constexpr int kPanel = 64;        // bf16 columns of a swizzled panel
 inline constexpr int kNumConsumers = 2;  // warpgroups of 64 query rows
 inline constexpr int kThreads = 128 * (1 + kNumConsumers);
 
-// Register budget: 65,536 = 128 * (kProducerRegisters + 2 * kConsumerRegisters)
-// rounded down to what setmaxnreg takes.
-inline constexpr int kProducerRegisters = 72;
-inline constexpr int kConsumerRegisters = 216;
-static_assert(128 * (kProducerRegisters + 2 * kConsumerRegisters) <= 65536);
+// Register budget, per thread of a warpgroup: 65,536 of the multiprocessor over
+// kThreads, rounded down to a multiple of 8, times the three that share it.
+// Dense plans run alike with 200, 208 and 216 for the consumers; with the 72
+// that 216 leaves, the producer spills and gathers at head dim 96 lose 9%.
+inline constexpr int kConsumerRegisters = 200;
+inline constexpr int kProducerRegisters =
+    65536 / kThreads / 8 * 8 * 3 - kNumConsumers * kConsumerRegisters;
+static_assert(kProducerRegisters % 8 == 0);
 
 enum class WarpGroupRole : int {
   kProducer = 0,
@@ -36,13 +39,20 @@ enum NamedBarrier : uint32_t {
 // First key of a tile that does not exist: beyond any sequence.
 inline constexpr int kNoTile = 0x40000000;
 
+// What a step's scores need before the softmax; most need nothing.
+enum StepWork : int32_t {
+  kNothing = 0,
+  kMask = 1,        // some elements must be masked
+  kWeighMeans = 2,  // the keys are means of blocks
+};
+
 // What the producer tells the consumers about a step. Column c of half h is
-// key start[h] + c for tiles; for gathered columns only the first `valid` of
-// the step exist and start is unused.
+// key start[h] + c for tiles; of gathered rows only the first `valid` of the
+// step exist and start is unused.
 struct alignas(16) StepInfo {
   int32_t start[2];
-  int32_t valid;  // < 0: tiles; >= 0: gathered columns that exist
-  int32_t mask;   // 1 if any element must be masked
+  int32_t valid;  // < 0: tiles; >= 0: gathered rows that exist
+  int32_t work;   // StepWork bits
 };
 
 // What one work item is. Read in one piece, as a step is.

@@ -30,6 +30,12 @@ absl::StatusOr<UploadedPlan> UploadedPlan::Upload(const TilePlan& plan,
   OVERTURE_RETURN_IF_ERROR(ToDevice(plan.ranges, stream, &up.ranges_));
   OVERTURE_RETURN_IF_ERROR(ToDevice(expanded.columns, stream, &up.columns_));
   OVERTURE_RETURN_IF_ERROR(ToDevice(expanded.order, stream, &up.order_));
+  if (!plan.mean_blocks.empty()) {
+    OVERTURE_RETURN_IF_ERROR(
+        ToDevice(plan.mean_offsets, stream, &up.mean_offsets_));
+    OVERTURE_RETURN_IF_ERROR(
+        ToDevice(plan.mean_blocks, stream, &up.mean_blocks_));
+  }
   OVERTURE_ASSIGN_OR_RETURN(up.next_item_, DeviceBuffer<int32_t>::Allocate(1));
   OVERTURE_RETURN_IF_ERROR(stream.Synchronize());
 
@@ -42,6 +48,8 @@ absl::StatusOr<UploadedPlan> UploadedPlan::Upload(const TilePlan& plan,
               .cells = up.cells_.data(),
               .ranges = up.ranges_.data(),
               .columns = up.columns_.data(),
+              .mean_offsets = up.mean_offsets_.data(),
+              .mean_blocks = up.mean_blocks_.data(),
               .order = up.order_.data(),
               .next_item = up.next_item_.data()};
   return up;

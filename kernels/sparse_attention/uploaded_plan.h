@@ -27,6 +27,8 @@ class UploadedPlan {
   DeviceBuffer<PlanCell> cells_;
   DeviceBuffer<KeyRange> ranges_;
   DeviceBuffer<int32_t> columns_;
+  DeviceBuffer<int64_t> mean_offsets_;
+  DeviceBuffer<BlockInterval> mean_blocks_;
   DeviceBuffer<int32_t> order_;
   DeviceBuffer<int32_t> next_item_;
   DeviceTilePlan plan_;

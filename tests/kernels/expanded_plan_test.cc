@@ -71,6 +71,18 @@ TEST(ExpandedPlanTest, EveryItemStandsInTheOrderOnce) {
   EXPECT_EQ(*items.begin(), 0);
 }
 
+TEST(ExpandedPlanTest, CountsCorrectedBlocksAsGatheredKeys) {
+  TilePlan plan = TwoListPlan();
+  plan.mean_offsets = {0, 0, 0, 2, 2};  // cell 2, tile 0 of list 1
+  plan.mean_blocks = {{.begin = 0, .count = 100}, {.begin = 200, .count = 60}};
+  OVERTURE_ASSERT_OK_AND_ASSIGN(const ExpandedPlan expanded,
+                                ExpandPlan(plan, 4, 2));
+  EXPECT_EQ(expanded.cells[1].num_means, 0);
+  EXPECT_EQ(expanded.cells[2].num_means, 160);
+  // Costs: list 0 is 2 and 4, list 1 is 5 and 3.
+  EXPECT_THAT(expanded.order, ElementsAre(4, 6, 1, 3, 5, 7, 0, 2));
+}
+
 TEST(ExpandedPlanTest, HeadsOfAGroupPackByThePowerOfTwoInThem) {
   EXPECT_EQ(GpuTileRows(8, 32, 8), 32);
   EXPECT_EQ(GpuTileRows(1, 32, 8), 32);

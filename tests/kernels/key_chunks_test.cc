@@ -81,6 +81,22 @@ TEST(KeyChunks, ColumnsFollowTilesAndNeighboursMerge) {
   EXPECT_EQ(cut.pieces[2].offset, 67);
 }
 
+TEST(KeyChunks, MeansComeLastInChunksOfTheirOwn) {
+  TilePlan plan = OneCell({{64, 1}}, {3});
+  plan.mean_offsets = {0, 2};
+  plan.mean_blocks = {{.begin = 0, .count = 2}, {.begin = 5, .count = 1}};
+  KeyChunks cut;
+  cut.Build(plan, 0, 0, 512);
+  ASSERT_EQ(cut.chunks.size(), 2u);
+  EXPECT_FALSE(cut.chunks[0].means);
+  EXPECT_EQ(cut.chunks[0].num_keys, 65);
+  EXPECT_TRUE(cut.chunks[1].means);
+  EXPECT_EQ(cut.chunks[1].num_keys, 3);
+  const KeyPiece& last = cut.pieces.back();
+  EXPECT_EQ(last.key_begin, 5);
+  EXPECT_EQ(last.offset, 2);
+}
+
 TEST(KeyChunks, AnEmptyCellHasNoChunk) {
   KeyChunks cut;
   cut.Build(OneCell({{64, 1}}, {}), 0, 0, 512);

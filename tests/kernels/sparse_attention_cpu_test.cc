@@ -46,18 +46,21 @@ class Problem {
       : shape_(shape), plan_(plan) {
     std::mt19937 random(seed);
     const int64_t dim = shape.head_dim;
-    params_ = {.dtype = shape.dtype,
-               .stride_q_row = shape.num_q_heads * dim + 16,
-               .stride_q_head = dim,
-               .stride_kv_row = dim,
-               .stride_kv_head = (plan.kv_len + kPastRows) * dim,
-               .stride_o_row = dim,
-               .stride_o_head = plan.q_len * dim,
-               .num_q_heads = shape.num_q_heads,
-               .num_kv_heads = shape.num_kv_heads,
-               .head_dim = shape.head_dim,
-               .scale = 1.0f / std::sqrt(static_cast<float>(dim)),
-               .plan = &plan_};
+    params_ = {
+        .dtype = shape.dtype,
+        .stride_q_row = shape.num_q_heads * dim + 16,
+        .stride_q_head = dim,
+        .stride_kv_row = dim,
+        .stride_kv_head = (plan.kv_len + kPastRows) * dim,
+        .stride_mean_row = dim + 16,
+        .stride_mean_head = (plan.kv_len / kMeanBlockKeys + 1) * (dim + 16),
+        .stride_o_row = dim,
+        .stride_o_head = plan.q_len * dim,
+        .num_q_heads = shape.num_q_heads,
+        .num_kv_heads = shape.num_kv_heads,
+        .head_dim = shape.head_dim,
+        .scale = 1.0f / std::sqrt(static_cast<float>(dim)),
+        .plan = &plan_};
     q_ = Fill(plan.q_len * params_.stride_q_row, q_size, random);
     k_ = Fill(shape.num_kv_heads * params_.stride_kv_head, 1.0f, random);
     v_ = Fill(shape.num_kv_heads * params_.stride_kv_head, 1.0f, random);
@@ -68,6 +71,10 @@ class Problem {
         Set(v_, past + i, std::nanf(""));
       }
     }
+    // Any rows will do: the attention does not ask what they are means of.
+    const int64_t means = shape.num_kv_heads * params_.stride_mean_head;
+    k_means_ = Fill(means, 1.0f, random);
+    v_means_ = Fill(means, 1.0f, random);
     o_.resize(shape.num_q_heads * params_.stride_o_head * SizeOf(shape.dtype));
     lse_.resize(shape.num_q_heads * plan.q_len);
     Point();
@@ -171,6 +178,8 @@ class Problem {
     params_.q = q_.data();
     params_.k = k_.data();
     params_.v = v_.data();
+    params_.k_means = k_means_.data();
+    params_.v_means = v_means_.data();
     params_.o = o_.data();
     params_.lse = lse_.data();
   }
@@ -178,7 +187,7 @@ class Problem {
   const Shape shape_;
   TilePlan plan_;
   SparseAttentionParams params_;
-  std::vector<char> q_, k_, v_, o_;
+  std::vector<char> q_, k_, v_, k_means_, v_means_, o_;
   std::vector<float> lse_;
 };
 
@@ -294,6 +303,60 @@ TEST(SparseAttentionCpu, RandomPlansEqualTheOracle) {
                  .num_columns = static_cast<int32_t>(pick(0, 300)),
                  .empty_cells = pick(0, 2) == 0 ? 0.3 : 0.0},
                 seed);
+  }
+}
+
+TEST(SparseAttentionCpu, CorrectedBlocksEnterAsTheirMeans) {
+  for (uint32_t seed = 2000; seed < 2012; ++seed) {
+    for (DType dtype : kDTypes) {
+      CheckRandom({.dtype = dtype, .num_q_heads = 4, .num_kv_heads = 2},
+                  {.q_begin = 700 + seed % 50,
+                   .q_len = 150,
+                   .kv_len = 910,
+                   .tile_rows = seed % 2 ? 128 : 32,
+                   .num_lists = 2,
+                   .range_density = 0.05,
+                   .num_columns = 5,
+                   .means = seed % 3 ? 0.6 : 1.0},
+                  seed);
+    }
+  }
+}
+
+// Keys that are all alike are their own mean: correcting their blocks changes
+// nothing, which is what the logarithm of the size is for.
+TEST(SparseAttentionCpu, BlocksOfEqualKeysAreCorrectedExactly) {
+  constexpr int64_t kLen = 640;
+  TilePlan corrected = Dense(512, 128, kLen, 128);
+  corrected.ranges = {{.begin = 512, .num_tiles = 2}};
+  corrected.mean_offsets = {0, 1};
+  corrected.mean_blocks = {{.begin = 0, .count = 4}};
+  OVERTURE_ASSERT_OK(Validate(corrected));
+  const Shape shape = {.dtype = DType::kF32, .num_q_heads = 1};
+  Problem dense(shape, Dense(512, 128, kLen, 128), 17);
+  Problem means(shape, corrected, 17);
+  for (Problem* problem : {&dense, &means}) {
+    const SparseAttentionParams& params = problem->params();
+    for (auto [tensor, mean] :
+         {std::pair{params.k, params.k_means}, {params.v, params.v_means}}) {
+      auto* rows = static_cast<float*>(const_cast<void*>(tensor));
+      auto* means_of = static_cast<float*>(const_cast<void*>(mean));
+      for (int64_t key = 0; key < 512; ++key) {
+        const int64_t block = key / kMeanBlockKeys;
+        const float* first = rows + block * kMeanBlockKeys * 64;
+        std::memmove(rows + key * 64, first, 64 * sizeof(float));
+        std::memmove(means_of + block * params.stride_mean_row, first,
+                     64 * sizeof(float));
+      }
+    }
+    problem->Run();
+  }
+  for (int64_t row = 0; row < 128; ++row) {
+    // Scores of 20 at most, 640 keys: their roundings, as in Check.
+    ASSERT_NEAR(means.lse(0, row), dense.lse(0, row), 1e-4);
+    for (int64_t i = 0; i < 64; ++i) {
+      ASSERT_NEAR(means.o(0, row, i), dense.o(0, row, i), 1e-4);
+    }
   }
 }
 
@@ -434,8 +497,13 @@ TEST(SparseAttentionCpu, ARowDoesNotDependOnItsNeighbours) {
 
 TEST(SparseAttentionCpu, PartsMergedByLogSumExpEqualTheWhole) {
   std::mt19937 random(14);
-  const TilePlan plan = RandomPlan(
-      {.q_begin = 70, .q_len = 200, .kv_len = 270, .num_columns = 80}, random);
+  const TilePlan plan = RandomPlan({.q_begin = 270,
+                                    .q_len = 200,
+                                    .kv_len = 470,
+                                    .range_density = 0.1,
+                                    .num_columns = 20,
+                                    .means = 0.7},
+                                   random);
   const auto [first_plan, second_plan] = overture::testing::Split(plan, random);
   for (DType dtype : kDTypes) {
     Problem whole({.dtype = dtype}, plan, 15);
@@ -507,6 +575,20 @@ TEST(SparseAttentionCpu, RefusesWhatDoesNotFit) {
   refuses("columns entry is 100", [](P&, TilePlan& plan) {
     plan.columns = {100};
     plan.column_offsets.back() = 1;
+  });
+  const auto refuses_means = [&](const char* message,
+                                 std::vector<int64_t> offsets, int32_t count) {
+    refuses(message, [&](P&, TilePlan& plan) {
+      plan.mean_offsets = offsets;
+      plan.mean_blocks = {{.begin = 0, .count = count}};
+    });
+  };
+  refuses_means("mean_offsets is 2", {0, 1}, 0);
+  refuses_means("mean_offsets of cell", {0, 0, 2}, 0);
+  refuses_means("mean_blocks begin is 0", {0, 0, 1}, 1);
+  refuses("k_means or v_means is null", [](P& p, TilePlan& plan) {
+    plan.mean_blocks = {{.begin = 0, .count = 0}};
+    p.v_means = nullptr;
   });
   refuses("intervals begin is 0", [](P&, TilePlan& plan) {
     plan.intervals = {{.begin = 0, .count = 1}};

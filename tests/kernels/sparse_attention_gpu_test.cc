@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <random>
@@ -51,6 +52,8 @@ void CheckPlan(AttentionKernel kernel, const TilePlan& plan, const Shape& shape,
       .stride_q_head = dim,
       .stride_kv_row = dim,
       .stride_kv_head = plan.kv_len * dim,
+      .stride_mean_row = dim + 8,
+      .stride_mean_head = (plan.kv_len / kMeanBlockKeys + 1) * (dim + 8),
       .stride_o_row = shape.num_q_heads * dim,
       .stride_o_head = dim,
       .num_q_heads = shape.num_q_heads,
@@ -64,6 +67,12 @@ void CheckPlan(AttentionKernel kernel, const TilePlan& plan, const Shape& shape,
   params.q = q.data();
   params.k = k.data();
   params.v = v.data();
+  // Any rows will do: the kernel does not ask what they are means of.
+  const int64_t means = shape.num_kv_heads * params.stride_mean_head;
+  const auto k_means = Random(means, 1, random);
+  const auto v_means = Random(means, 1, random);
+  params.k_means = k_means.data();
+  params.v_means = v_means.data();
   const NaiveAttention naive = ComputeNaiveAttention(params);
 
   OVERTURE_ASSERT_OK_AND_ASSIGN(const Stream stream, Stream::Create());
@@ -80,6 +89,8 @@ void CheckPlan(AttentionKernel kernel, const TilePlan& plan, const Shape& shape,
   const auto device_q = upload(q);
   const auto device_k = upload(k);
   const auto device_v = upload(v);
+  const auto device_k_means = upload(k_means);
+  const auto device_v_means = upload(v_means);
   // Poisoned, so that an output nobody writes shows.
   BFloat16 nan;
   nan.bits = 0x7fff;
@@ -91,6 +102,8 @@ void CheckPlan(AttentionKernel kernel, const TilePlan& plan, const Shape& shape,
   params.q = device_q.data();
   params.k = device_k.data();
   params.v = device_v.data();
+  params.k_means = device_k_means.data();
+  params.v_means = device_v_means.data();
   params.o = device_o.data();
   params.lse = device_lse.data();
   OVERTURE_ASSERT_OK(
@@ -268,6 +281,44 @@ TEST_P(SparseAttentionGpuTest, PackedHeadsShareTheirKvHeadsList) {
   }
 }
 
+TEST_P(SparseAttentionGpuTest, CorrectedBlocksEnterAsTheirMeans) {
+  const uint32_t seed = std::random_device{}();
+  RecordProperty("seed", std::to_string(seed));
+  std::mt19937 random(seed);
+  // With few columns, so that blocks stay free, packed and not, interrupted
+  // and whole.
+  for (const auto& [tile_rows, columns, means] :
+       std::vector<std::tuple<int32_t, int32_t, double>>{
+           {128, 10, 0.5}, {128, 0, 1.0}, {64, 10, 0.7}, {64, 150, 1.0}}) {
+    SCOPED_TRACE(
+        ::testing::PrintToString(std::tuple(seed, tile_rows, columns, means)));
+    Check(RandomPlan({.q_begin = 1930,
+                      .q_len = 131,
+                      .kv_len = 2061,
+                      .tile_rows = tile_rows,
+                      .tile_keys = 64,
+                      .num_lists = 2,
+                      .range_density = 0.02,
+                      .num_columns = columns,
+                      .means = means},
+                     random),
+          shape(), random());
+  }
+}
+
+TEST_P(SparseAttentionGpuTest, MoreMeansThanAStepAndThanAWarpHoldsIntervals) {
+  // 200 blocks; every third is left out, so that 67 intervals fill 134 rows.
+  TilePlan plan = Dense(200 * kMeanBlockKeys, 20);
+  plan.ranges = {{.begin = 200 * kMeanBlockKeys, .num_tiles = 1}};
+  for (int32_t block = 0; block < 200; block += 3) {
+    plan.mean_blocks.push_back(
+        {.begin = block, .count = std::min(2, 200 - block)});
+  }
+  plan.mean_offsets = {0, static_cast<int64_t>(plan.mean_blocks.size())};
+  OVERTURE_ASSERT_OK(Validate(plan));
+  Check(plan, shape(), 11);
+}
+
 TEST_P(SparseAttentionGpuTest, OnePackedRowAndTheLargestPack) {
   const auto dense = [](int64_t q_begin, int64_t q_len, int32_t tile_rows) {
     return *DensePlan({.q_begin = q_begin,
@@ -298,6 +349,22 @@ TEST(SparseAttentionGpuTest, TheDevicesCapabilityPicksTheKernel) {
   EXPECT_EQ(*AttentionKernelFor(12, 0), AttentionKernel::kSm80);
   EXPECT_THAT(AttentionKernelFor(7, 5),
               StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("has 7.5")));
+}
+
+TEST(SparseAttentionGpuTest, ThePlanMustFitTheTensors) {
+  const SparseAttentionParams params = {.dtype = DType::kBF16,
+                                        .num_q_heads = 6,
+                                        .num_kv_heads = 2,
+                                        .head_dim = 64};
+  DeviceTilePlan plan = {.num_lists = 2, .tile_rows = 64};
+  EXPECT_THAT(
+      LaunchSparseAttention(params, plan, nullptr),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("64 rows")));
+  const BlockInterval block;
+  plan = {.num_lists = 2, .mean_blocks = &block};
+  EXPECT_THAT(LaunchSparseAttention(params, plan, nullptr),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("k_means or v_means is null")));
 }
 
 TEST(SparseAttentionGpuTest, WhatItCannotRunIsNamed) {

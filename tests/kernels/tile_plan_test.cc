@@ -2,6 +2,8 @@
 
 #include <cstdint>
 #include <limits>
+#include <utility>
+#include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -157,6 +159,66 @@ TEST_F(BrokenPlanTest, OverlappingIntervalsBreakI6) {
   plan_.intervals[2].count = 2;
   EXPECT_THAT(Validate(plan_),
               StatusIs(absl::StatusCode::kInternal, HasSubstr("I6")));
+}
+
+// Corrects blocks in the last cell alone.
+void Correct(TilePlan& plan, std::vector<BlockInterval> blocks) {
+  plan.mean_offsets.assign(plan.num_cells() + 1, 0);
+  plan.mean_offsets.back() = static_cast<int64_t>(blocks.size());
+  plan.mean_blocks = std::move(blocks);
+}
+
+TEST_F(BrokenPlanTest, ACorrectedBlockHoldsNoKeptKey) {
+  // The tile at 448 sees columns 5 and 390, [300, 364) and its diagonal.
+  TilePlan plan;
+  plan.q_begin = 448;
+  plan.q_len = 8;
+  plan.kv_len = 456;
+  plan.num_lists = 1;
+  plan.range_offsets = {0, 2};
+  plan.ranges = {{.begin = 300, .num_tiles = 1},
+                 {.begin = 448, .num_tiles = 1}};
+  plan.interval_offsets = {0, 2};
+  plan.intervals = {{.begin = 0, .count = 1}, {.begin = 2, .count = 1}};
+  plan.column_offsets = {0, 3};
+  plan.columns = {5, 130, 390};
+  Correct(plan, {{.begin = 1, .count = 1}});
+  EXPECT_THAT(Validate(plan), IsOk());  // column 130 is not this tile's
+  const auto breaks_i2 = [&](int32_t block, const char* key) {
+    Correct(plan, {{.begin = block, .count = 1}});
+    EXPECT_THAT(Validate(plan),
+                StatusIs(absl::StatusCode::kInternal,
+                         AllOf(HasSubstr("I2"), HasSubstr(key))));
+  };
+  breaks_i2(0, "key 5 ");
+  breaks_i2(2, "key 300 ");
+  plan.q_begin = 640;
+  plan.kv_len = 648;
+  plan.ranges.back().begin = 640;
+  breaks_i2(3, "key 390 ");
+  Correct(plan, {{.begin = 1, .count = 1}, {.begin = 4, .count = 1}});
+  EXPECT_THAT(Validate(plan), IsOk());
+  EXPECT_EQ(Cost(plan).means, 2);
+}
+
+TEST_F(BrokenPlanTest, ACorrectedBlockEndsBeforeItsTile) {
+  plan_.interval_offsets.assign(plan_.interval_offsets.size(), 0);
+  plan_.intervals.clear();
+  Correct(plan_, {{.begin = 0, .count = 1}});
+  EXPECT_THAT(Validate(plan_), IsOk());
+  Correct(plan_, {{.begin = 0, .count = 2}});  // to 256, the tile begins at 192
+  EXPECT_THAT(Validate(plan_),
+              StatusIs(absl::StatusCode::kInternal,
+                       AllOf(HasSubstr("list 1 tile 2"), HasSubstr("I4"))));
+  Correct(plan_, {{.begin = 0, .count = 1}, {.begin = 0, .count = 1}});
+  EXPECT_THAT(Validate(plan_),
+              StatusIs(absl::StatusCode::kInternal, HasSubstr("I6")));
+  Correct(plan_, {{.begin = 0, .count = 0}});
+  EXPECT_THAT(Validate(plan_),
+              StatusIs(absl::StatusCode::kInternal, HasSubstr("I6")));
+  plan_.mean_offsets.pop_back();
+  EXPECT_THAT(Validate(plan_), StatusIs(absl::StatusCode::kInvalidArgument,
+                                        HasSubstr("mean_offsets.size()")));
 }
 
 TEST_F(BrokenPlanTest, EmptyRangesAreRefused) {

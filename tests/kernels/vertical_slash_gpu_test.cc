@@ -14,7 +14,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/selectors/vertical_slash.h"
-#include "kernels/sparse_attention/sparse_attention.h"
+#include "kernels/sparse_attention/launch.h"
 #include "kernels/sparse_attention/uploaded_plan.h"
 #include "tests/support/device_copy.h"
 #include "tests/support/status_matchers.h"
@@ -435,31 +435,32 @@ TEST(VerticalSlashGpuTest, AttentionRunsTheSharedForm) {
   const auto q = draw(c.q_len);
   const auto k = draw(c.kv_len);
   const auto v = draw(c.kv_len);
-  std::vector<std::vector<uint16_t>> outputs;
-  for (const DeviceTilePlan* plan : {&gpu.plan(), &uploaded.plan()}) {
+  const auto run = [&](const DeviceTilePlan& plan, auto launch) {
     auto o = draw(c.q_len);
-    OVERTURE_ASSERT_OK(LaunchSparseAttention({.dtype = DType::kBF16,
-                                              .q = q.data(),
-                                              .k = k.data(),
-                                              .v = v.data(),
-                                              .o = o.data(),
-                                              .stride_q_row = kDim,
-                                              .stride_q_head = c.q_len * kDim,
-                                              .stride_kv_row = kDim,
-                                              .stride_kv_head = c.kv_len * kDim,
-                                              .stride_o_row = kDim,
-                                              .stride_o_head = c.q_len * kDim,
-                                              .num_q_heads = kHeads,
-                                              .num_kv_heads = kHeads,
-                                              .head_dim = kDim,
-                                              .scale = 0.125f},
-                                             *plan, stream.get()));
-    outputs.emplace_back();
-    for (const BFloat16& value : ToHost(o, stream)) {
-      outputs.back().push_back(value.bits);
-    }
-  }
-  EXPECT_EQ(outputs[0], outputs[1]);
+    const SparseAttentionParams params = {.dtype = DType::kBF16,
+                                          .q = q.data(),
+                                          .k = k.data(),
+                                          .v = v.data(),
+                                          .o = o.data(),
+                                          .stride_q_row = kDim,
+                                          .stride_q_head = c.q_len * kDim,
+                                          .stride_kv_row = kDim,
+                                          .stride_kv_head = c.kv_len * kDim,
+                                          .stride_o_row = kDim,
+                                          .stride_o_head = c.q_len * kDim,
+                                          .num_q_heads = kHeads,
+                                          .num_kv_heads = kHeads,
+                                          .head_dim = kDim,
+                                          .scale = 0.125f};
+    OVERTURE_EXPECT_OK(launch(params, plan, stream.get()));
+    std::vector<uint16_t> bits;
+    for (const BFloat16& value : ToHost(o, stream)) bits.push_back(value.bits);
+    return bits;
+  };
+  EXPECT_EQ(run(gpu.plan(), LaunchSparseAttention),
+            run(uploaded.plan(), LaunchSparseAttention));
+  EXPECT_EQ(run(gpu.plan(), LaunchSparseAttentionSm80),
+            run(uploaded.plan(), LaunchSparseAttentionSm80));
 }
 
 }  // namespace

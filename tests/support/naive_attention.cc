@@ -18,6 +18,41 @@ double At(const SparseAttentionParams& params, const void* tensor,
   return static_cast<float>(static_cast<const BFloat16*>(tensor)[index]);
 }
 
+// A key of a row, or the mean of many.
+struct Key {
+  const void* k;
+  const void* v;
+  int64_t offset;  // of its elements in both
+  double bias;     // of its score
+};
+
+std::vector<Key> KeysOf(const SparseAttentionParams& params, int64_t list,
+                        int32_t kv_head, int64_t row) {
+  const TilePlan& plan = *params.plan;
+  std::vector<Key> keys;
+  const std::vector<bool> visible = VisibleKeys(plan, list, row);
+  for (int64_t k = 0; k < plan.kv_len; ++k) {
+    if (!visible[k]) continue;
+    keys.push_back({params.k, params.v,
+                    kv_head * params.stride_kv_head + k * params.stride_kv_row,
+                    0});
+  }
+  if (plan.mean_offsets.empty()) return keys;
+  const int64_t cell = list * plan.num_q_tiles() +
+                       (row - plan.first_tile_begin()) / plan.tile_rows;
+  for (int64_t i = plan.mean_offsets[cell]; i < plan.mean_offsets[cell + 1];
+       ++i) {
+    for (int32_t b = 0; b < plan.mean_blocks[i].count; ++b) {
+      keys.push_back(
+          {params.k_means, params.v_means,
+           kv_head * params.stride_mean_head +
+               (plan.mean_blocks[i].begin + b) * params.stride_mean_row,
+           std::log(double{kernels::kMeanBlockKeys})});
+    }
+  }
+  return keys;
+}
+
 }  // namespace
 
 std::vector<bool> VisibleKeys(const TilePlan& plan, int64_t list, int64_t row) {
@@ -53,46 +88,40 @@ NaiveAttention ComputeNaiveAttention(const SparseAttentionParams& params) {
   result.magnitude.resize(rows * dim);
   result.lse.assign(rows, -std::numeric_limits<double>::infinity());
   result.max_abs.resize(rows);
-  std::vector<double> scores(plan.kv_len);
   for (int32_t head = 0; head < params.num_q_heads; ++head) {
-    const int64_t kv = (head / group) * params.stride_kv_head;
     const int64_t list = plan.num_lists == 1                    ? 0
                          : plan.num_lists == params.num_q_heads ? head
                                                                 : head / group;
     for (int64_t r = 0; r < plan.q_len; ++r) {
-      const std::vector<bool> visible =
-          VisibleKeys(plan, list, plan.q_begin + r);
+      const std::vector<Key> keys =
+          KeysOf(params, list, head / group, plan.q_begin + r);
       const int64_t row = head * plan.q_len + r;
+      std::vector<double> scores;
       double max = -std::numeric_limits<double>::infinity();
-      for (int64_t k = 0; k < plan.kv_len; ++k) {
-        if (!visible[k]) continue;
+      for (const Key& key : keys) {
         double dot = 0;
         double absolute = 0;
         for (int64_t d = 0; d < dim; ++d) {
           const double product =
               At(params, params.q,
                  r * params.stride_q_row + head * params.stride_q_head + d) *
-              At(params, params.k, kv + k * params.stride_kv_row + d);
+              At(params, key.k, key.offset + d);
           dot += product;
           absolute += std::abs(product);
         }
-        scores[k] = dot * params.scale;
-        max = std::max(max, scores[k]);
+        scores.push_back(dot * params.scale + key.bias);
+        max = std::max(max, scores.back());
         result.max_abs[row] =
-            std::max(result.max_abs[row], absolute * params.scale);
+            std::max(result.max_abs[row], absolute * params.scale + key.bias);
       }
       double sum = 0;
-      for (int64_t k = 0; k < plan.kv_len; ++k) {
-        if (visible[k]) sum += std::exp(scores[k] - max);
-      }
+      for (double score : scores) sum += std::exp(score - max);
       if (sum == 0) continue;  // no key: o = 0, lse = -inf
       result.lse[row] = max + std::log(sum);
-      for (int64_t k = 0; k < plan.kv_len; ++k) {
-        if (!visible[k]) continue;
-        const double weight = std::exp(scores[k] - max) / sum;
+      for (size_t i = 0; i < keys.size(); ++i) {
+        const double weight = std::exp(scores[i] - max) / sum;
         for (int64_t d = 0; d < dim; ++d) {
-          const double v =
-              At(params, params.v, kv + k * params.stride_kv_row + d);
+          const double v = At(params, keys[i].v, keys[i].offset + d);
           result.o[row * dim + d] += weight * v;
           result.magnitude[row * dim + d] += weight * std::abs(v);
         }

@@ -16,15 +16,16 @@ struct NaiveAttention {
   std::vector<double> magnitude;
   std::vector<double> lse;      // [num_q_heads, q_len]; -inf without keys
   std::vector<double> max_abs;  // [num_q_heads, q_len], largest sum of |q k|
-                                // * scale over the row's keys
+                                // * scale (+ a mean's log of its block's size)
+                                // over the row's keys
 };
 
-// Which keys a row of a list sees: [kv_len] flags. The row is an absolute
-// position.
+// Which keys a row of a list sees by themselves: [kv_len] flags. The row is an
+// absolute position.
 std::vector<bool> VisibleKeys(const kernels::TilePlan& plan, int64_t list,
                               int64_t row);
 
-// Reads q, k and v; ignores params.o and params.lse.
+// Reads q, k, v and the means; ignores params.o and params.lse.
 NaiveAttention ComputeNaiveAttention(
     const kernels::SparseAttentionParams& params);
 

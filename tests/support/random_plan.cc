@@ -7,6 +7,7 @@
 namespace overture::testing {
 namespace {
 
+using kernels::BlockInterval;
 using kernels::ColumnInterval;
 using kernels::KeyRange;
 using kernels::TilePlan;
@@ -73,6 +74,58 @@ std::vector<ColumnInterval> RandomIntervals(const std::vector<int32_t>& columns,
   return intervals;
 }
 
+// Blocks before s in which the cell has neither a range nor a column.
+std::vector<BlockInterval> RandomMeans(
+    const std::vector<int32_t>& columns, const TilePlan& plan, int64_t s,
+    const std::vector<KeyRange>& ranges,
+    const std::vector<ColumnInterval>& intervals, double chance,
+    std::mt19937& random) {
+  std::vector<bool> kept(plan.kv_len / kernels::kMeanBlockKeys + 1);
+  for (const KeyRange& range : ranges) {
+    const int64_t end = range.begin + int64_t{range.num_tiles} * plan.tile_keys;
+    for (int64_t k = range.begin; k < std::min(end, plan.kv_len); ++k) {
+      kept[k / kernels::kMeanBlockKeys] = true;
+    }
+  }
+  for (const ColumnInterval& interval : intervals) {
+    for (int32_t i = 0; i < interval.count; ++i) {
+      kept[columns[interval.begin + i] / kernels::kMeanBlockKeys] = true;
+    }
+  }
+  std::vector<BlockInterval> means;
+  for (int32_t block = 0; (block + 1) * kernels::kMeanBlockKeys <= s; ++block) {
+    if (kept[block] || !Chance(chance, random)) continue;
+    if (!means.empty() && means.back().begin + means.back().count == block) {
+      ++means.back().count;
+    } else {
+      means.push_back({.begin = block, .count = 1});
+    }
+  }
+  return means;
+}
+
+// Deals what the cells of `whole` hold in one CSR array to the two halves.
+template <typename T>
+void Deal(const TilePlan& whole, std::vector<int64_t> TilePlan::*offsets,
+          std::vector<T> TilePlan::*entries, SplitPlans& halves,
+          std::mt19937& random) {
+  if ((whole.*offsets).empty()) return;
+  for (TilePlan* half : {&halves.first, &halves.second}) {
+    (half->*entries).clear();
+    half->*offsets = {0};
+  }
+  for (int64_t cell = 0; cell < whole.num_cells(); ++cell) {
+    for (int64_t i = (whole.*offsets)[cell]; i < (whole.*offsets)[cell + 1];
+         ++i) {
+      TilePlan& half = Chance(0.5, random) ? halves.first : halves.second;
+      (half.*entries).push_back((whole.*entries)[i]);
+    }
+    for (TilePlan* half : {&halves.first, &halves.second}) {
+      (half->*offsets).push_back(static_cast<int64_t>((half->*entries).size()));
+    }
+  }
+}
+
 }  // namespace
 
 TilePlan RandomPlan(const RandomPlanOptions& options, std::mt19937& random) {
@@ -86,6 +139,7 @@ TilePlan RandomPlan(const RandomPlanOptions& options, std::mt19937& random) {
   plan.range_offsets = {0};
   plan.interval_offsets = {0};
   plan.column_offsets = {0};
+  if (options.means > 0) plan.mean_offsets = {0};
   for (int32_t list = 0; list < plan.num_lists; ++list) {
     std::set<int32_t> chosen;
     for (int32_t i = 0; i < options.num_columns; ++i) {
@@ -105,10 +159,18 @@ TilePlan RandomPlan(const RandomPlanOptions& options, std::mt19937& random) {
         plan.ranges.insert(plan.ranges.end(), ranges.begin(), ranges.end());
         plan.intervals.insert(plan.intervals.end(), intervals.begin(),
                               intervals.end());
+        const auto means = RandomMeans(columns, plan, s, ranges, intervals,
+                                       options.means, random);
+        plan.mean_blocks.insert(plan.mean_blocks.end(), means.begin(),
+                                means.end());
       }
       plan.range_offsets.push_back(static_cast<int64_t>(plan.ranges.size()));
       plan.interval_offsets.push_back(
           static_cast<int64_t>(plan.intervals.size()));
+      if (options.means > 0) {
+        plan.mean_offsets.push_back(
+            static_cast<int64_t>(plan.mean_blocks.size()));
+      }
     }
   }
   return plan;
@@ -116,29 +178,10 @@ TilePlan RandomPlan(const RandomPlanOptions& options, std::mt19937& random) {
 
 SplitPlans Split(const TilePlan& whole, std::mt19937& random) {
   SplitPlans halves{.first = whole, .second = whole};
-  for (TilePlan* half : {&halves.first, &halves.second}) {
-    half->ranges.clear();
-    half->intervals.clear();
-    half->range_offsets = {0};
-    half->interval_offsets = {0};
-  }
-  for (int64_t cell = 0; cell < whole.num_cells(); ++cell) {
-    for (int64_t i = whole.range_offsets[cell];
-         i < whole.range_offsets[cell + 1]; ++i) {
-      (Chance(0.5, random) ? halves.first : halves.second)
-          .ranges.push_back(whole.ranges[i]);
-    }
-    for (int64_t i = whole.interval_offsets[cell];
-         i < whole.interval_offsets[cell + 1]; ++i) {
-      (Chance(0.5, random) ? halves.first : halves.second)
-          .intervals.push_back(whole.intervals[i]);
-    }
-    for (TilePlan* half : {&halves.first, &halves.second}) {
-      half->range_offsets.push_back(static_cast<int64_t>(half->ranges.size()));
-      half->interval_offsets.push_back(
-          static_cast<int64_t>(half->intervals.size()));
-    }
-  }
+  Deal(whole, &TilePlan::range_offsets, &TilePlan::ranges, halves, random);
+  Deal(whole, &TilePlan::interval_offsets, &TilePlan::intervals, halves,
+       random);
+  Deal(whole, &TilePlan::mean_offsets, &TilePlan::mean_blocks, halves, random);
   return halves;
 }
 

@@ -20,6 +20,8 @@ struct RandomPlanOptions {
   double range_density = 0.3;
   // Columns per list, about.
   int32_t num_columns = 40;
+  // Chance that a block which a cell could correct is corrected.
+  double means = 0;
   // Chance that a cell has no range and no column at all. With 0 every row
   // sees its own key, and the plan passes Validate.
   double empty_cells = 0;
@@ -28,7 +30,8 @@ struct RandomPlanOptions {
 kernels::TilePlan RandomPlan(const RandomPlanOptions& options,
                              std::mt19937& random);
 
-// Two plans whose cells partition the cells' ranges and columns of `whole`.
+// Two plans whose cells partition the cells' ranges, columns and corrected
+// blocks of `whole`.
 struct SplitPlans {
   kernels::TilePlan first;
   kernels::TilePlan second;

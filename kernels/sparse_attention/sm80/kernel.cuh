@@ -29,15 +29,20 @@ struct KernelParams {
   const __nv_bfloat16* q;  // [q_len, q_heads, head_dim] by strides
   const __nv_bfloat16* k;  // [kv_heads, kv_len, head_dim] by strides
   const __nv_bfloat16* v;
+  const __nv_bfloat16* k_means;  // [kv_heads, blocks, head_dim] by strides
+  const __nv_bfloat16* v_means;
   __nv_bfloat16* o;      // as q
   int64_t stride_q_row;  // elements
   int64_t stride_q_head;
   int64_t stride_kv_row;
   int64_t stride_kv_head;
+  int64_t stride_mean_row;
+  int64_t stride_mean_head;
   int64_t stride_o_row;
   int64_t stride_o_head;
   float* lse;         // [q_heads, q_len] or null
   float scale_log2;   // softmax scale * log2(e)
+  float mean_bias;    // log of a block's size in units of unscaled scores
   int32_t num_heads;  // of work items: query heads / packed heads
   int32_t group;      // of those per KV head
   DeviceTilePlan plan;
@@ -83,23 +88,31 @@ __device__ __forceinline__ void CopyRows(const __nv_bfloat16* data,
   }
 }
 
-// The keys of a step.
+// The keys of a step, at most 64: a tile, single columns, or the means of
+// neighbouring blocks.
 struct Step {
-  const int32_t* columns;  // [count] single columns; null for a tile
-  int32_t begin;           // first key of the tile
-  int32_t count;           // columns, <= 64
+  const int32_t* columns;  // [count]; null unless these are columns
+  int32_t begin;           // first key of the tile, or first block
+  int32_t count;           // keys that exist; of a tile all
+  bool means;
 };
 
-// Walks a cell: its key tiles, descending, then its columns. All threads call
-// together and get the same answer.
+// Walks a cell: its key tiles, descending, its columns, its means. All threads
+// call together and get the same answer.
 class StepCursor {
  public:
-  __device__ StepCursor(const DeviceTilePlan& plan, const PlanCell& cell)
-      : range_(plan.ranges + cell.range_end),
-        tiles_left_(cell.num_tiles),
-        origin_(cell.key_origin),
-        columns_(plan.columns + cell.column_begin),
-        columns_left_(cell.num_columns) {}
+  __device__ StepCursor(const DeviceTilePlan& plan, int64_t cell_index) {
+    const PlanCell cell = plan.cells[cell_index];
+    range_ = plan.ranges + cell.range_end;
+    tiles_left_ = cell.num_tiles;
+    origin_ = cell.key_origin;
+    columns_ = plan.columns + cell.column_begin;
+    columns_left_ = cell.num_columns;
+    means_left_ = cell.num_means;
+    if (means_left_ > 0) {
+      blocks_ = plan.mean_blocks + plan.mean_offsets[cell_index];
+    }
+  }
 
   // False after the last step.
   __device__ bool Next(Step& step) {
@@ -107,22 +120,40 @@ class StepCursor {
       while (range_tiles_ == 0) range_tiles_ = (--range_)->num_tiles;
       --tiles_left_;
       --range_tiles_;
-      step = {nullptr, range_->begin + origin_ + range_tiles_ * kBlockN, 0};
+      step = {nullptr, range_->begin + origin_ + range_tiles_ * kBlockN,
+              kBlockN, false};
       return true;
     }
-    step = {columns_, 0, min(columns_left_, kBlockN)};
-    columns_ += step.count;
-    columns_left_ -= step.count;
-    return step.count > 0;
+    if (columns_left_ > 0) {
+      step = {columns_, 0, min(columns_left_, kBlockN), false};
+      columns_ += step.count;
+      columns_left_ -= step.count;
+      return true;
+    }
+    if (means_left_ == 0) return false;
+    if (interval_left_ == 0) {
+      block_ = blocks_->begin;
+      interval_left_ = blocks_->count;
+      ++blocks_;
+    }
+    step = {nullptr, block_, min(interval_left_, kBlockN), true};
+    block_ += step.count;
+    interval_left_ -= step.count;
+    means_left_ -= step.count;
+    return true;
   }
 
  private:
   const KeyRange* range_;
+  const int32_t* columns_;
+  const BlockInterval* blocks_ = nullptr;
   int32_t tiles_left_;
   int32_t range_tiles_ = 0;  // left in *range_
   int32_t origin_;
-  const int32_t* columns_;
   int32_t columns_left_;
+  int32_t means_left_;
+  int32_t block_ = 0;
+  int32_t interval_left_ = 0;  // blocks of the current interval
 };
 
 // scores = q k^T of 16 rows. scores: [16, 64]
@@ -191,7 +222,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int item = plan.order[blockIdx.x];
   const int head = item / plan.num_q_tiles;
   const int q_tile = item % plan.num_q_tiles;
-  const int64_t kv_offset = head / p.group * p.stride_kv_head;
+  const int kv_head = head / p.group;
   const QueryTile tile(plan, head, q_tile);
   // Row of q that a row of the block is; outside [0, q_len) at ragged edges.
   const auto q_row = [&](int row) {
@@ -201,17 +232,21 @@ __global__ void __launch_bounds__(kThreads, 1)
     return q_row(row) >= 0 && q_row(row) < plan.q_len;
   };
 
-  StepCursor cursor(plan, CellOf(plan, p.num_heads, head, q_tile));
+  StepCursor cursor(plan, CellIndexOf(plan, p.num_heads, head, q_tile));
   const auto load = [&](const Step& step, int stage) {
+    const int64_t stride = step.means ? p.stride_mean_row : p.stride_kv_row;
+    const int64_t kv_offset =
+        kv_head * (step.means ? p.stride_mean_head : p.stride_kv_head);
     const auto offset_of = [&](int row) -> int64_t {
-      if (step.columns != nullptr) {
-        return row < step.count ? step.columns[row] * p.stride_kv_row : -1;
-      }
-      const int64_t key = int64_t{step.begin} + row;
-      return key < plan.kv_len ? key * p.stride_kv_row : -1;
+      if (row >= step.count) return -1;
+      const int64_t source =
+          step.columns != nullptr ? step.columns[row] : step.begin + row;
+      return source < plan.kv_len ? source * stride : -1;
     };
-    CopyRows<kHeadDim, kBlockN>(p.k + kv_offset, s.k[stage], offset_of);
-    CopyRows<kHeadDim, kBlockN>(p.v + kv_offset, s.v[stage], offset_of);
+    CopyRows<kHeadDim, kBlockN>((step.means ? p.k_means : p.k) + kv_offset,
+                                s.k[stage], offset_of);
+    CopyRows<kHeadDim, kBlockN>((step.means ? p.v_means : p.v) + kv_offset,
+                                s.v[stage], offset_of);
   };
 
   // Start Q, then the first keys.
@@ -254,7 +289,11 @@ __global__ void __launch_bounds__(kThreads, 1)
     __syncthreads();
 
     Scores<kHeadDim>(q, s.k[stage], scores, lane);
-    if (step.columns != nullptr) {
+    if (step.means) {
+#pragma unroll
+      for (int i = 0; i < 32; ++i) scores[i] += p.mean_bias;
+    }
+    if (step.columns != nullptr || step.means) {
       const int limit = step.count - 1;
       if (step.count < kBlockN) Mask(scores, {limit, limit}, lane);
     } else if (step.begin + kBlockN - 1 > tile.begin) {
