@@ -11,6 +11,13 @@ __device__ __forceinline__ uint32_t SharedAddress(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
+// The same value, which the compiler then keeps in a register instead of making
+// it anew at each use: addresses of a loop.
+__device__ __forceinline__ uint32_t Kept(uint32_t value) {
+  asm volatile("" : "+r"(value));
+  return value;
+}
+
 // `arrivals`: how many arrivals complete a phase.
 __device__ __forceinline__ void BarrierInit(uint64_t* barrier,
                                             uint32_t arrivals) {
@@ -25,10 +32,14 @@ __device__ __forceinline__ void FenceBarrierInit() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
+// Those that a loop calls take the barrier's address too: made once, it costs
+// nothing per call.
+__device__ __forceinline__ void BarrierArrive(uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier)
+               : "memory");
+}
 __device__ __forceinline__ void BarrierArrive(uint64_t* barrier) {
-  asm volatile(
-      "mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(SharedAddress(barrier))
-      : "memory");
+  BarrierArrive(SharedAddress(barrier));
 }
 
 // Arrives and tells the barrier to wait for `bytes` of TMA traffic.
@@ -41,8 +52,7 @@ __device__ __forceinline__ void BarrierArriveExpect(uint64_t* barrier,
 }
 
 // Waits until the phase of the given parity has completed.
-__device__ __forceinline__ void BarrierWait(uint64_t* barrier,
-                                            uint32_t parity) {
+__device__ __forceinline__ void BarrierWait(uint32_t barrier, uint32_t parity) {
   asm volatile(
       "{\n"
       ".reg .pred done;\n"
@@ -51,9 +61,28 @@ __device__ __forceinline__ void BarrierWait(uint64_t* barrier,
       "@done bra DONE_%=;\n"
       "bra WAIT_%=;\n"
       "DONE_%=:\n"
-      "}\n" ::"r"(SharedAddress(barrier)),
+      "}\n" ::"r"(barrier),
       "r"(parity)
       : "memory");
+}
+__device__ __forceinline__ void BarrierWait(uint64_t* barrier,
+                                            uint32_t parity) {
+  BarrierWait(SharedAddress(barrier), parity);
+}
+
+// Whether that phase has completed, without waiting.
+__device__ __forceinline__ bool BarrierTest(uint32_t barrier, uint32_t parity) {
+  uint32_t done;
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "mbarrier.test_wait.parity.shared::cta.b64 done, [%1], %2;\n"
+      "selp.u32 %0, 1, 0, done;\n"
+      "}\n"
+      : "=r"(done)
+      : "r"(barrier), "r"(parity)
+      : "memory");
+  return done != 0;
 }
 
 // Named barriers: Sync waits for `threads` threads, Arrive only counts.

@@ -32,6 +32,11 @@ __device__ __forceinline__ void FenceRegisters(float (&d)[kCount]) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }
+template <int kCount>
+__device__ __forceinline__ void FenceRegisters(uint32_t (&d)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "+r"(d[i])::"memory");
+}
 
 // Shared-memory matrix descriptors for 128-byte-swizzled panels of 64 bf16
 // columns; `panel` is 1,024-byte aligned.

@@ -51,19 +51,35 @@ absl::Status SupportsSparseAttention(const SparseAttentionParams& params) {
   return absl::OkStatus();
 }
 
+absl::Status SupportsQueryTiles(const SparseAttentionParams& params,
+                                const DeviceTilePlan& plan) {
+  const int32_t group = params.num_q_heads / params.num_kv_heads;
+  if (plan.tile_rows >= kGpuTileRows / kMaxPackedHeads &&
+      kGpuTileRows % plan.tile_rows == 0 && group % plan.packed_heads() == 0) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "plan tiles have ", plan.tile_rows, " rows, the GPU kernel takes ",
+      kGpuTileRows, " / (a power of two, at most ", kMaxPackedHeads,
+      ", that divides the ", group, " query heads of a KV head)"));
+}
+
+absl::StatusOr<AttentionKernel> AttentionKernelOfDevice() {
+  int device = 0, major = 0, minor = 0;
+  OVERTURE_RETURN_IF_CUDA_ERROR(cudaGetDevice(&device));
+  OVERTURE_RETURN_IF_CUDA_ERROR(cudaDeviceGetAttribute(
+      &major, cudaDevAttrComputeCapabilityMajor, device));
+  OVERTURE_RETURN_IF_CUDA_ERROR(cudaDeviceGetAttribute(
+      &minor, cudaDevAttrComputeCapabilityMinor, device));
+  return AttentionKernelFor(major, minor);
+}
+
 absl::Status LaunchSparseAttentionWith(AttentionKernel kernel,
                                        const SparseAttentionParams& params,
                                        const DeviceTilePlan& plan,
                                        void* stream) {
   OVERTURE_RETURN_IF_ERROR(SupportsSparseAttention(params));
-  const int32_t group = params.num_q_heads / params.num_kv_heads;
-  if (plan.tile_rows < kGpuTileRows / kMaxPackedHeads ||
-      kGpuTileRows % plan.tile_rows != 0 || group % plan.packed_heads() != 0) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "plan tiles have ", plan.tile_rows, " rows, the GPU kernel takes ",
-        kGpuTileRows, " / (a power of two, at most ", kMaxPackedHeads,
-        ", that divides the ", group, " query heads of a KV head)"));
-  }
+  OVERTURE_RETURN_IF_ERROR(SupportsQueryTiles(params, plan));
   if (plan.mean_blocks != nullptr &&
       (params.k_means == nullptr || params.v_means == nullptr)) {
     return absl::InvalidArgumentError(
@@ -76,14 +92,8 @@ absl::Status LaunchSparseAttentionWith(AttentionKernel kernel,
 
 absl::Status LaunchSparseAttention(const SparseAttentionParams& params,
                                    const DeviceTilePlan& plan, void* stream) {
-  int device = 0, major = 0, minor = 0;
-  OVERTURE_RETURN_IF_CUDA_ERROR(cudaGetDevice(&device));
-  OVERTURE_RETURN_IF_CUDA_ERROR(cudaDeviceGetAttribute(
-      &major, cudaDevAttrComputeCapabilityMajor, device));
-  OVERTURE_RETURN_IF_CUDA_ERROR(cudaDeviceGetAttribute(
-      &minor, cudaDevAttrComputeCapabilityMinor, device));
   OVERTURE_ASSIGN_OR_RETURN(const AttentionKernel kernel,
-                            AttentionKernelFor(major, minor));
+                            AttentionKernelOfDevice());
   return LaunchSparseAttentionWith(kernel, params, plan, stream);
 }
 

@@ -1,0 +1,23 @@
+// The FP8 attention on the CPU: the oracle of fp8_attention.h. It quantises Q,
+// K and V to the same codes; its products and its softmax are fp32's, so that
+// what is left between the two is the rounding of probabilities and sums. Not a
+// fast path: a CPU gains nothing from e4m3.
+//
+// Thread-safe; borrows all pointers, which are the host's, until it returns.
+#pragma once
+
+#include "absl/status/status.h"
+#include "kernels/fp8_attention/quantized_kv.h"
+#include "kernels/sparse_attention/params.h"
+
+namespace overture::kernels {
+
+// Writes params.out, byte for byte what LaunchQuantizeKv writes wherever the
+// mean of the first keys is the same float. INVALID_ARGUMENT as Validate.
+absl::Status QuantizeKvCpu(const QuantizeKvParams& params);
+
+// Attention over params.plan, single columns included, with codes in place of
+// q, k and v (bf16). Errors as SparseAttentionCpu.
+absl::Status Fp8AttentionCpu(const SparseAttentionParams& params);
+
+}  // namespace overture::kernels
