@@ -1,104 +1,29 @@
 // The GPU attention behind one C function, for bench/attention_gpu.py, which
-// times it beside PyTorch's in the same process. Tensors are [heads, rows,
-// head_dim], contiguous bf16 on the device; plan arrays as in
-// kernels/sparse_attention/device_plan.h.
-#include <cmath>
-#include <cstdint>
-#include <cstdio>
-#include <string>
+// times it beside PyTorch's in the same process.
+#include "bench/attention_capi.h"
 
-#include "kernels/sparse_attention/device_plan.h"
 #include "kernels/sparse_attention/launch.h"
 
-namespace {
-
-using ::overture::kernels::AttentionKernel;
-using ::overture::kernels::BlockInterval;
-using ::overture::kernels::DeviceTilePlan;
-using ::overture::kernels::KeyRange;
-using ::overture::kernels::kMeanBlockKeys;
-using ::overture::kernels::PlanCell;
-using ::overture::kernels::SparseAttentionParams;
-
-}  // namespace
-
 extern "C" {
-
-struct OvertureAttentionShape {
-  int64_t q_begin;
-  int64_t q_len;
-  int64_t kv_len;
-  int32_t num_q_heads;
-  int32_t num_kv_heads;
-  int32_t head_dim;
-  int32_t num_lists;
-  int32_t tile_rows;  // 128, or less where query heads are packed
-  int32_t sm80;       // 1: the sm_80 kernel, whatever the device
-};
-
-struct OvertureAttentionPlan {
-  const PlanCell* cells;
-  const KeyRange* ranges;
-  const int32_t* columns;
-  const int64_t* mean_offsets;  // this and the next three null without means
-  const BlockInterval* mean_blocks;
-  const void* k_means;  // [heads, kv_len / 128, head_dim]
-  const void* v_means;
-  const int32_t* order;
-  int32_t* next_item;
-};
 
 // 0, or 1 with the reason on standard error. `lse` may be null.
 int OvertureAttention(const OvertureAttentionShape* shape,
                       const OvertureAttentionPlan* plan, const void* q,
                       const void* k, const void* v, void* o, float* lse,
                       void* stream) {
-  const int64_t dim = shape->head_dim;
-  const SparseAttentionParams params = {
-      .q = q,
-      .k = k,
-      .v = v,
-      .o = o,
-      .lse = lse,
-      .k_means = plan->k_means,
-      .v_means = plan->v_means,
-      .stride_q_row = dim,
-      .stride_q_head = shape->q_len * dim,
-      .stride_kv_row = dim,
-      .stride_kv_head = shape->kv_len * dim,
-      .stride_mean_row = dim,
-      .stride_mean_head = shape->kv_len / kMeanBlockKeys * dim,
-      .stride_o_row = dim,
-      .stride_o_head = shape->q_len * dim,
-      .num_q_heads = shape->num_q_heads,
-      .num_kv_heads = shape->num_kv_heads,
-      .head_dim = shape->head_dim,
-      .scale = 1.0f / std::sqrt(static_cast<float>(dim))};
-  const int64_t rows = shape->tile_rows;
-  const int64_t first = shape->q_begin / rows * rows;
-  const int64_t end = shape->q_begin + shape->q_len;
-  const DeviceTilePlan device_plan = {
-      .q_begin = shape->q_begin,
-      .q_len = shape->q_len,
-      .kv_len = shape->kv_len,
-      .num_lists = shape->num_lists,
-      .num_q_tiles = static_cast<int32_t>((end - first + rows - 1) / rows),
-      .tile_rows = shape->tile_rows,
-      .cells = plan->cells,
-      .ranges = plan->ranges,
-      .columns = plan->columns,
-      .mean_offsets = plan->mean_offsets,
-      .mean_blocks = plan->mean_blocks,
-      .order = plan->order,
-      .next_item = plan->next_item};
-  const absl::Status status =
-      shape->sm80 ? overture::kernels::LaunchSparseAttentionWith(
-                        AttentionKernel::kSm80, params, device_plan, stream)
-                  : overture::kernels::LaunchSparseAttention(
-                        params, device_plan, stream);
-  if (status.ok()) return 0;
-  std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
-  return 1;
+  using overture::kernels::AttentionKernel;
+  using overture::kernels::kMeanBlockKeys;
+  auto params = AttentionParams(*shape, q, k, v, o, lse);
+  params.k_means = plan->k_means;
+  params.v_means = plan->v_means;
+  params.stride_mean_row = shape->head_dim;
+  params.stride_mean_head = shape->kv_len / kMeanBlockKeys * shape->head_dim;
+  const auto device_plan = DevicePlan(*shape, *plan);
+  return Report(shape->sm80
+                    ? overture::kernels::LaunchSparseAttentionWith(
+                          AttentionKernel::kSm80, params, device_plan, stream)
+                    : overture::kernels::LaunchSparseAttention(
+                          params, device_plan, stream));
 }
 
 }  // extern "C"

@@ -200,6 +200,36 @@ class Problem:
         assert code == 0
         return self.o
 
+    def fp8(self, library, plan):
+        """Our FP8 attention, K and V quantised anew; of a plan of tiles."""
+        heads, n, dim = self.q.shape
+        shape = Shape(0, n, n, heads, self.k.shape[0], dim, plan.num_lists,
+                      plan.tile_rows, False)
+        stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+
+        def pointer(tensor):
+            return ctypes.c_void_p(tensor.data_ptr())
+        if not hasattr(self, 'fp8_buffers'):
+            sizes = (library.OvertureFp8KvBytes, library.OvertureFp8QueryBytes)
+            for size in sizes:
+                size.restype = ctypes.c_int64
+            self.fp8_buffers = [
+                torch.empty(size(ctypes.byref(shape)), dtype=torch.uint8,
+                            device=DEVICE) for size in sizes]
+        kv, scratch = self.fp8_buffers
+        assert library.OvertureFp8QuantizeKv(
+            ctypes.byref(shape), pointer(self.k), pointer(self.v), pointer(kv),
+            stream) == 0
+        tiles = PlanPointers(cells=plan.pointers.cells,
+                             ranges=plan.pointers.ranges,
+                             order=plan.pointers.order,
+                             next_item=plan.pointers.next_item)
+        assert library.OvertureFp8Attention(
+            ctypes.byref(shape), ctypes.byref(tiles), pointer(self.q),
+            pointer(kv), pointer(scratch), pointer(self.o),
+            ctypes.c_void_p(None), stream) == 0
+        return self.o
+
     def cudnn(self):
         with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
             return torch.nn.functional.scaled_dot_product_attention(
@@ -237,6 +267,23 @@ def bench_dense(library, head_dim, num_tokens, repeats):
                              problem.cudnn], repeats)
     flop = 4.0 * 32 * head_dim * num_tokens**2 / 2
     print(f'| dense | {head_dim} | {num_tokens} | 1.000 | {ours:.3f} | '
+          f'{flop / ours / 1e9:.0f} | {flop / cudnn / 1e9:.0f} | '
+          f'{cudnn / ours:.2f} |', flush=True)
+
+
+def bench_dense_fp8(library, num_tokens, repeats):
+    """With K and V quantised in every run; cuDNN's is bf16."""
+    problem = Problem(num_tokens, 32, 8, 128)
+    plan = Plan(dense_cells(num_tokens), 1, 32)
+    exact = problem.cudnn().float()
+    error = ((problem.fp8(library, plan).float() - exact).norm() /
+             exact.norm()).item()
+    # Of random data: docs/fp8_attention.md.
+    assert error < 0.08, error
+    ours, cudnn = alternate([lambda: problem.fp8(library, plan),
+                             problem.cudnn], repeats)
+    flop = 4.0 * 32 * 128 * num_tokens**2 / 2
+    print(f'| dense, FP8 | 128 | {num_tokens} | 1.000 | {ours:.3f} | '
           f'{flop / ours / 1e9:.0f} | {flop / cudnn / 1e9:.0f} | '
           f'{cudnn / ours:.2f} |', flush=True)
 
@@ -325,6 +372,8 @@ def main():
     sizes = [8192, 16384, 32768] + ([] if args.quick else [65536, 131072])
     for num_tokens in sizes:
         bench_dense(library, 128, num_tokens, 9 if num_tokens < 65536 else 4)
+    for num_tokens in sizes:
+        bench_dense_fp8(library, num_tokens, 9 if num_tokens < 65536 else 4)
     for head_dim in (64, 96):
         for num_tokens in sizes[:3]:
             bench_dense(library, head_dim, num_tokens, 9)
