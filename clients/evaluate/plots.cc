@@ -55,6 +55,11 @@ std::vector<std::string> TasksOf(absl::Span<const Record> records) {
   return {tasks.begin(), tasks.end()};
 }
 
+std::string PanelTitle(absl::string_view task,
+                       const Configuration& configuration) {
+  return absl::StrCat(task, ": ", Label(configuration));
+}
+
 }  // namespace
 
 std::string HeatMapSvg(absl::Span<const Record> records) {
@@ -71,8 +76,16 @@ std::string HeatMapSvg(absl::Span<const Record> records) {
   const std::vector<std::string> tasks = TasksOf(records);
   const std::vector<Configuration> configurations = ConfigurationsOf(records);
   const Pairs pairs(records);
-  const double panel_width = std::max(
-      kLeft + kCellWidth * static_cast<double>(lengths.size()) + 20, 230.0);
+  size_t longest = 0;  // of the panels' titles, characters
+  for (const std::string& task : tasks) {
+    for (const Configuration& configuration : configurations) {
+      longest = std::max(longest, PanelTitle(task, configuration).size());
+    }
+  }
+  // A letter is at most 0.6 of the font's 11 pixels wide, on average.
+  const double panel_width =
+      20 + std::max(kLeft + kCellWidth * static_cast<double>(lengths.size()),
+                    6.6 * static_cast<double>(longest));
   const double panel_height =
       kTop + kCellHeight * static_cast<double>(depths.size()) + 18;
   std::string body;
