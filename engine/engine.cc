@@ -383,16 +383,20 @@ absl::Status EngineImpl::Store(const PrefillRequest& request, Attempt* attempt,
   }
   result->leases.push_back(std::move(attempt->match.lease));
 
-  // Spans of the match up to where the new ones take over. The last one may
-  // have been used in part only because its end had to be computed: its tokens
-  // are the prompt's all the same.
   if (!readable) return absl::OkStatus();
-  const int64_t next_begin =
-      attempt->new_spans.empty() ? n : attempt->new_spans.front().token_begin;
-  for (const cache::SpanUse& use : attempt->match.spans) {
-    const int64_t end = std::min(use.span.token_end(), next_begin);
-    if (end <= use.span.token_begin) break;
-    result->spans.push_back({use.span, end - use.span.token_begin});
+  // Each span of the match up to where the next one takes over, which for a
+  // continued tail is before its end. The last one may have been used in part
+  // only because its end had to be computed: its tokens are the prompt's all
+  // the same.
+  const std::vector<cache::SpanUse>& uses = attempt->match.spans;
+  for (size_t i = 0; i < uses.size(); ++i) {
+    const int64_t next_begin =
+        i + 1 < uses.size()          ? uses[i + 1].span.token_begin
+        : attempt->new_spans.empty() ? n
+                                     : attempt->new_spans.front().token_begin;
+    const int64_t end = std::min(uses[i].span.token_end(), next_begin);
+    if (end <= uses[i].span.token_begin) break;
+    result->spans.push_back({uses[i].span, end - uses[i].span.token_begin});
   }
   for (const cache::SpanInfo& span : attempt->new_spans) {
     result->spans.push_back({span, span.num_tokens});

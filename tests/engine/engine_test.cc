@@ -171,6 +171,23 @@ TEST_F(EngineTest, SecondTurnComputesOnlyItsNewTokens) {
   ExpectCovers(*warm, 1200);
 }
 
+// The last 64 tokens are always computed: each turn takes over before the end
+// of the one before it, from the third on in the middle of the match.
+TEST_F(EngineTest, TurnsShorterThanTheProbeLeaveSpansThatCoverThePrompt) {
+  for (const SelectorSpec& selector : {SelectorSpec{}, SmallSegments()}) {
+    std::vector<int32_t> tokens = RandomTokens(300, 320, 5);
+    for (uint32_t turn = 0; turn < 5; ++turn) {
+      auto result =
+          engine_->Prefill({.tokens = tokens, .selector = selector}, nullptr);
+      ASSERT_THAT(result, IsOk());
+      EXPECT_TRUE(result->persisted) << result->store_status;
+      EXPECT_EQ(result->stats.reused_tokens > 0, turn > 0);
+      ExpectCovers(*result, static_cast<int64_t>(tokens.size()));
+      tokens = Joined(tokens, RandomTokens(30, 320, 6 + turn));
+    }
+  }
+}
+
 TEST_F(EngineTest, SamePromptAgainStoresNothingNew) {
   const std::vector<int32_t> tokens = RandomTokens(600, 320, 3);
   for (const SelectorSpec& selector : {SelectorSpec{}, SmallSegments()}) {
