@@ -73,13 +73,16 @@ class MatrixUploader {
  public:
   static absl::StatusOr<MatrixUploader> Create(const ModelConfig& config,
                                                const Stream& stream) {
-    // 64 MiB: reads large enough for all cores, more than any row.
+    // At most 64 MiB, which are reads large enough for all cores; the two hold
+    // the largest matrix of a small model. At least a row of every matrix.
     constexpr int64_t kMostElements = int64_t{1} << 25;
+    const int64_t q_size = int64_t{config.num_q_heads} * config.head_dim;
+    const int64_t largest =
+        config.hidden_size *
+        std::max({config.vocab_size, 2 * config.intermediate_size, q_size});
     const int64_t elements =
-        std::min(kMostElements,
-                 config.hidden_size *
-                     std::max({config.vocab_size, 2 * config.intermediate_size,
-                               int64_t{config.num_q_heads} * config.head_dim}));
+        std::max({std::min(kMostElements, largest / 2), config.hidden_size,
+                  config.intermediate_size, q_size});
     MatrixUploader uploader(stream);
     for (Half& half : uploader.halves_) {
       OVERTURE_ASSIGN_OR_RETURN(half.rows,

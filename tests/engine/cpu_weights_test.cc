@@ -1,9 +1,11 @@
 #include "engine/cpu_weights.h"
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 #include <vector>
 
+#include "engine/fused_weights.h"
 #include "gtest/gtest.h"
 #include "tests/support/prefill_harness.h"
 #include "tests/support/status_matchers.h"
@@ -66,6 +68,27 @@ TEST(CpuWeightsTest, StacksQkvInThatOrder) {
     OVERTURE_ASSERT_OK(
         model.files().ReadTensor(role, 1, absl::MakeSpan(matrix)));
     for (int r = 0; r < rows; ++r) EXPECT_EQ(y[row++], matrix[r * 64]);
+  }
+}
+
+TEST(CpuWeightsTest, AFusedMatrixIsReadInAnyPieces) {
+  const LoadedTinyModel model({});
+  OVERTURE_ASSERT_OK_AND_ASSIGN(
+      const FusedMatrix matrix,
+      FusedMatrix::Find(model.files(), FusedRole::kQkv, 1));
+  ASSERT_EQ(matrix.rows(), 128);  // Q, K and V end at 64, 96 and 128
+  ASSERT_EQ(matrix.columns(), 64);
+  OVERTURE_ASSERT_OK_AND_ASSIGN(const std::vector<float> all, matrix.Read());
+  for (const int64_t rows : {1, 50, 100}) {
+    for (int64_t begin = 0; begin < 128; begin += rows) {
+      const int64_t count = std::min(rows, 128 - begin) * 64;
+      std::vector<BFloat16> some(count);
+      OVERTURE_ASSERT_OK(matrix.ReadRows(begin, absl::MakeSpan(some)));
+      for (int64_t i = 0; i < count; ++i) {
+        ASSERT_EQ(some[i].bits, BFloat16(all[begin * 64 + i]).bits)
+            << rows << " rows from " << begin;
+      }
+    }
   }
 }
 
