@@ -57,8 +57,7 @@ void AppendSpans(const ChainPolicy& policy, SpanKey parent, int64_t pos,
                  std::vector<SpanInfo>& spans) {
   const int64_t end = static_cast<int64_t>(tokens.size());
   while (pos < end) {
-    const int64_t boundary =
-        (pos / policy.span_tokens + 1) * policy.span_tokens;
+    const int64_t boundary = policy.spans.EndOf(pos);
     SpanInfo span;
     span.parent = parent;
     span.token_begin = pos;
@@ -147,8 +146,9 @@ SpanKey TailKey(const SpanKey& parent, std::optional<int64_t> cut,
 std::vector<SpanInfo> PlanSpans(const ChainPolicy& policy,
                                 absl::Span<const SpanUse> reused,
                                 absl::Span<const int32_t> tokens) {
-  OVERTURE_CHECK(policy.span_tokens > 0 &&
-                 policy.span_tokens % kTokensPerBlock == 0);
+  for (const int64_t length : {policy.spans.tokens, policy.spans.long_tokens}) {
+    OVERTURE_CHECK(length > 0 && length % kTokensPerBlock == 0);
+  }
   std::vector<SpanInfo> spans;
   if (policy.token_pure) {
     // The chain follows full spans; a tail is superseded by the block or the

@@ -19,6 +19,7 @@
 #include "absl/types/span.h"
 #include "base/hash.h"
 #include "base/kv_layout.h"
+#include "base/segments.h"
 
 namespace overture::cache {
 
@@ -48,9 +49,9 @@ RootKey ComputeRoot(const RootDescriptor& descriptor);
 struct ChainPolicy {
   RootKey root;
   KvLayout layout;
-  // Tokens of a full span: kTokensPerBlock for dense, the segment length (a
-  // multiple of it) for sparse.
-  int64_t span_tokens = kTokensPerBlock;
+  // Where full spans begin and end: blocks for dense, the segments (of whole
+  // blocks) for sparse.
+  SegmentRule spans = SegmentRule::Uniform(kTokensPerBlock);
   // True for dense: the KV of a token depends on nothing after it, so a tail
   // that grew into a full block is that block. False: what continues a tail is
   // marked, since its plan was chosen elsewhere.
@@ -62,7 +63,7 @@ struct SpanInfo {
   SpanKey key;
   SpanKey parent;           // the root for the first
   int64_t token_begin = 0;  // position of its first token
-  int64_t num_tokens = 0;   // 1 .. span_tokens
+  int64_t num_tokens = 0;   // >= 1, at most to the next boundary
   bool is_tail = false;
 
   int64_t token_end() const { return token_begin + num_tokens; }
@@ -76,8 +77,8 @@ struct SpanInfo {
 // SHA-256("overture.block.v1" | parent | mark | extra | token ids). `cut` is
 // set on a span that continues a tail, or a span used in part, in a root that
 // is not token-pure: the position at which it took over, which is where it
-// begins. Such a span never begins at a multiple of span_tokens, and every
-// other one does.
+// begins. Such a span never begins at a boundary of the rule, and every other
+// one does.
 SpanKey ChainKey(const SpanKey& parent, std::optional<int64_t> cut,
                  absl::Span<const int32_t> tokens);
 // SHA-256("overture.tail.v1" | parent | mark | token ids | length). The length
@@ -113,8 +114,8 @@ struct SpanUse {
 // `reused` of them (the pieces of a PrefixMatch, possibly none) came from the
 // cache. Only spans that the match does not already hold are returned,
 // ascending; the first may begin before the end of the match (token-pure roots:
-// a block that a tail began is stored whole). REQUIRES: span_tokens is a
-// positive multiple of kTokensPerBlock.
+// a block that a tail began is stored whole). REQUIRES: the rule's lengths are
+// positive multiples of kTokensPerBlock.
 std::vector<SpanInfo> PlanSpans(const ChainPolicy& policy,
                                 absl::Span<const SpanUse> reused,
                                 absl::Span<const int32_t> tokens);

@@ -111,9 +111,10 @@ void PrefixIndex::AppendMatchingChildren(
   const int64_t num_tokens = static_cast<int64_t>(tokens.size());
 
   // The next full span, by its key.
-  if (end % policy.span_tokens == 0 && end + policy.span_tokens <= num_tokens) {
-    const auto it = nodes_.find(ChainKey(
-        parent, std::nullopt, tokens.subspan(end, policy.span_tokens)));
+  const int64_t next = policy.spans.EndOf(end);
+  if (policy.spans.IsBoundary(end) && next <= num_tokens) {
+    const auto it = nodes_.find(
+        ChainKey(parent, std::nullopt, tokens.subspan(end, next - end)));
     if (it != nodes_.end()) out.push_back(&it->second.entry);
   }
 
@@ -135,7 +136,7 @@ void PrefixIndex::AppendMatchingChildren(
 std::vector<SpanUse> PrefixIndex::Match(const ChainPolicy& policy,
                                         absl::Span<const int32_t> tokens,
                                         int64_t max_tokens) const {
-  OVERTURE_CHECK(policy.span_tokens > 0);
+  OVERTURE_CHECK(policy.spans.tokens > 0 && policy.spans.long_tokens > 0);
   max_tokens =
       std::min<int64_t>(max_tokens, static_cast<int64_t>(tokens.size()));
 

@@ -45,7 +45,7 @@ class PrefixIndex {
 
   // Longest stored prefix of `tokens`, at most `max_tokens` of it. Of several
   // ways to get equally far: the one whose last span ends latest, then the one
-  // of fewest spans. REQUIRES: policy.span_tokens > 0.
+  // of fewest spans. REQUIRES: policy.spans has positive lengths.
   std::vector<SpanUse> Match(const ChainPolicy& policy,
                              absl::Span<const int32_t> tokens,
                              int64_t max_tokens) const;

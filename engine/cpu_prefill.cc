@@ -22,6 +22,7 @@ constexpr int64_t kChunkRows = 512;
 // Rows of one attention call: 64 query tiles a head keep all cores busy, and a
 // stop request waits for one piece at most. A multiple of the tile's 64 rows.
 constexpr int64_t kPieceRows = 4096;
+constexpr SegmentRule kPieces = SegmentRule::Uniform(kPieceRows);
 // Most rows whose queries are held at once; Validate(SelectorSpec) keeps
 // segments within it.
 constexpr int64_t kMaxSegmentRows = 65536;
@@ -59,7 +60,7 @@ CpuPrefill::CpuPrefill(const CpuWeights& weights, const PrefillJob& job)
   const ModelConfig& config = weights_.config();
   const int64_t n = num_tokens();
   const int64_t num_new = n - job_.num_cached;
-  segment_rows_ = selects() ? job_.selector.segment_tokens : kPieceRows;
+  segments_ = selects() ? SegmentsOf(job_.selector) : kPieces;
   const int64_t chunk = std::min(num_new, kChunkRows);
   const int64_t hidden_bytes = chunk * config.hidden_size;
   const int64_t inter = config.intermediate_size;
@@ -68,7 +69,7 @@ CpuPrefill::CpuPrefill(const CpuWeights& weights, const PrefillJob& job)
   k_ = AlignedBuffer(n * weights_.kv_size() * element_bytes_);
   v_ = AlignedBuffer(n * weights_.kv_size() * element_bytes_);
   const int64_t q_row_bytes = weights_.q_size() * element_bytes_;
-  q_ = AlignedBuffer(std::min(num_new, segment_rows_) * q_row_bytes);
+  q_ = AlignedBuffer(std::min(num_new, segments_.LongestOf(n)) * q_row_bytes);
   o_ = AlignedBuffer(std::min(num_new, kPieceRows) * q_row_bytes);
   normed_ = AlignedBuffer(hidden_bytes * element_bytes_);
   qkv_ = AlignedBuffer(chunk * weights_.qkv_size() * 4);
@@ -144,7 +145,7 @@ absl::Status CpuPrefill::RunLayer(int32_t layer) {
   OVERTURE_RETURN_IF_ERROR(CheckStop());
   OVERTURE_RETURN_IF_ERROR(ReadPrefix(layer));
   OVERTURE_RETURN_IF_ERROR(ForEachPiece(
-      job_.num_cached, n, segment_rows_,
+      job_.num_cached, n, segments_,
       [&](int64_t begin, int64_t end) -> absl::Status {
         const Rows segment{begin, end};
         OVERTURE_RETURN_IF_ERROR(ProjectQkv(weights, segment));
@@ -152,7 +153,7 @@ absl::Status CpuPrefill::RunLayer(int32_t layer) {
         if (output_begin >= end) return absl::OkStatus();
         if (selects()) OVERTURE_RETURN_IF_ERROR(ChooseIndices(segment));
         return ForEachPiece(
-            output_begin, end, kPieceRows,
+            output_begin, end, kPieces,
             [&](int64_t piece_begin, int64_t piece_end) -> absl::Status {
               const Rows piece{piece_begin, piece_end};
               OVERTURE_RETURN_IF_ERROR(CheckStop());

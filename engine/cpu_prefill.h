@@ -86,7 +86,7 @@ class CpuPrefill {
   const CpuWeights& weights_;
   const PrefillJob& job_;
   const int64_t element_bytes_;
-  int64_t segment_rows_ = 0;  // absolute multiples of it bound segments
+  SegmentRule segments_;
 
   int32_t layer_ = 0;
   int64_t first_output_row_ = 0;  // of this layer

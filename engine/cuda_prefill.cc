@@ -44,7 +44,7 @@ CudaWorkspaceShape CudaPrefill::ShapeOf(const PrefillJob& job,
       .num_new = n - job.num_cached,
       .window_rows = NeedsVotes(job) ? job.view->window : 0};
   if (job.selector.kind == SelectorSpec::Kind::kVerticalSlash) {
-    shape.segment_rows = job.selector.segment_tokens;
+    shape.segment_rows = SegmentsOf(job.selector).LongestOf(n);
     for (int32_t layer = 0; layer < config.num_layers; ++layer) {
       shape.selector_bytes =
           std::max(shape.selector_bytes,
@@ -63,7 +63,8 @@ CudaPrefill::CudaPrefill(const Resources& resources, const PrefillJob& job)
       config_(resources.weights.config()),
       job_(job),
       compute_(resources.compute),
-      segment_rows_(ShapeOf(job, config_).segment_rows),
+      segments_(selects() ? SegmentsOf(job.selector)
+                          : SegmentRule::Uniform(kCudaMaxSegmentRows)),
       pairs_(config_.num_layers) {}
 
 absl::StatusOr<PrefillOutput> CudaPrefill::Run() {
@@ -135,7 +136,7 @@ absl::Status CudaPrefill::RunLayer(int32_t layer) {
 
   OVERTURE_RETURN_IF_ERROR(CheckStop());
   OVERTURE_RETURN_IF_ERROR(ReadPrefix(layer));
-  OVERTURE_RETURN_IF_ERROR(ForEachPiece(job_.num_cached, n, segment_rows_,
+  OVERTURE_RETURN_IF_ERROR(ForEachPiece(job_.num_cached, n, segments_,
                                         [this](int64_t begin, int64_t end) {
                                           return RunSegment({begin, end});
                                         }));

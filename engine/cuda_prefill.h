@@ -147,7 +147,7 @@ class CudaPrefill {
   const ModelConfig& config_;
   const PrefillJob& job_;
   const Stream& compute_;
-  int64_t segment_rows_ = 0;  // absolute multiples of it bound segments
+  const SegmentRule segments_;
 
   int32_t layer_ = 0;
   int64_t first_output_row_ = 0;  // of this layer

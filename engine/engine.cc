@@ -214,7 +214,8 @@ cache::ChainPolicy EngineImpl::ChainPolicyFor(
   const bool pure = IsTokenPure(selector);
   return {.root = cache::ComputeRoot(descriptor),
           .layout = descriptor.layout,
-          .span_tokens = pure ? kTokensPerBlock : selector.segment_tokens,
+          .spans = pure ? SegmentRule::Uniform(kTokensPerBlock)
+                        : SegmentsOf(selector),
           .token_pure = pure};
 }
 

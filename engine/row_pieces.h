@@ -6,16 +6,18 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
+#include "base/segments.h"
 #include "base/status_macros.h"
 
 namespace overture::engine {
 
-// Calls fn(begin, end), which returns a Status, for the pieces of [begin, end)
-// that absolute multiples of `unit` bound; ends at the first error.
+// Calls fn(begin, end), which returns a Status, for the pieces into which a
+// rule cuts [begin, end); ends at the first error.
 template <typename Fn>
-absl::Status ForEachPiece(int64_t begin, int64_t end, int64_t unit, Fn fn) {
+absl::Status ForEachPiece(int64_t begin, int64_t end, const SegmentRule& rule,
+                          Fn fn) {
   while (begin < end) {
-    const int64_t stop = std::min(end, (begin / unit + 1) * unit);
+    const int64_t stop = std::min(end, rule.EndOf(begin));
     OVERTURE_RETURN_IF_ERROR(fn(begin, stop));
     begin = stop;
   }

@@ -93,7 +93,7 @@ std::string PolicyText(const SelectorSpec& spec) {
       return absl::StrCat("a_shape/1 initial=", spec.num_initial,
                           " local=", spec.num_local);
     case SelectorSpec::Kind::kVerticalSlash:
-      return absl::StrCat("vertical_slash/2 ", SizesText(spec),
+      return absl::StrCat("vertical_slash/3 ", SizesText(spec),
                           " segment=", spec.segment_tokens, " pure aligned");
   }
   OVERTURE_CHECK(false);  // REQUIRES Validate(spec).ok()
@@ -108,6 +108,14 @@ std::vector<kernels::VerticalSlashSize> SizesOfLayer(const SelectorSpec& spec,
   }
   const auto sizes = spec.head_sizes.layer(layer);
   return {sizes.begin(), sizes.end()};
+}
+
+SegmentRule SegmentsOf(const SelectorSpec& spec) {
+  const int64_t tokens = spec.segment_tokens;
+  return {
+      .tokens = tokens,
+      .long_from = 8 * tokens,
+      .long_tokens = std::max(tokens, std::min(4 * tokens, kMaxSegmentTokens))};
 }
 
 bool IsTokenPure(const SelectorSpec& spec) {

@@ -49,7 +49,7 @@ ChainPolicy DensePolicy(const KvLayout& layout, uint8_t root) {
 
 ChainPolicy SparsePolicy(const KvLayout& layout, uint8_t root) {
   ChainPolicy policy = DensePolicy(layout, root);
-  policy.span_tokens = 512;
+  policy.spans = SegmentRule::Uniform(512);
   policy.token_pure = false;
   return policy;
 }

@@ -47,7 +47,7 @@ std::vector<int32_t> Tokens(int64_t count, int32_t first = 0) {
 ChainPolicy Dense() { return {.root = ComputeRoot(Descriptor())}; }
 ChainPolicy Sparse() {
   return {.root = ComputeRoot(Descriptor()),
-          .span_tokens = 512,
+          .spans = SegmentRule::Uniform(512),
           .token_pure = false};
 }
 
@@ -165,6 +165,30 @@ TEST(PlanSpansTest, APromptOfWholeSpansHasNoTail) {
   EXPECT_FALSE(PlanSpans(Dense(), {}, Tokens(512)).back().is_tail);
   EXPECT_THAT(PlanSpans(Sparse(), {}, Tokens(512)), SizeIs(1));
   EXPECT_THAT(PlanSpans(Dense(), {}, {}), IsEmpty());
+}
+
+TEST(PlanSpansTest, SpansFollowTheRuleOfThePolicy) {
+  ChainPolicy policy = Sparse();
+  policy.spans = {.tokens = 256, .long_from = 512, .long_tokens = 1024};
+  const auto tokens = Tokens(3000);
+  const auto spans = PlanSpans(policy, {}, tokens);
+  ASSERT_THAT(spans, SizeIs(5));
+  constexpr int64_t kEnds[] = {256, 512, 1536, 2560, 3000};
+  for (size_t i = 0; i < 5; ++i) {
+    EXPECT_EQ(spans[i].token_end(), kEnds[i]);
+    EXPECT_EQ(spans[i].is_tail, i == 4);
+  }
+  // A tail within a long span is continued to that span's end.
+  const auto all = absl::MakeConstSpan(tokens);
+  const auto start = PlanSpans(policy, {}, all.first(600));
+  std::vector<SpanUse> reused;
+  for (const SpanInfo& span : start) reused.push_back({span, span.num_tokens});
+  const auto rest = PlanSpans(policy, reused, tokens);
+  ASSERT_THAT(rest, SizeIs(3));
+  EXPECT_EQ(rest[0].token_begin, 600);
+  EXPECT_EQ(rest[0].token_end(), 1536);
+  EXPECT_EQ(rest[0].key,
+            ChainKey(start.back().key, 600, all.subspan(600, 1536 - 600)));
 }
 
 TEST(PlanSpansTest, ADenseTailThatGrewIsStoredAsTheBlockItBegan) {

@@ -131,7 +131,9 @@ TEST(PrefixIndexTest, MatchesGetAsFarAsAnExhaustiveSearch) {
     const auto below = [&](int64_t n) {
       return std::uniform_int_distribution<int64_t>(0, n - 1)(random);
     };
-    for (const ChainPolicy& policy : {DensePolicy(), SparsePolicy()}) {
+    ChainPolicy growing = SparsePolicy();
+    growing.spans = {.tokens = 256, .long_from = 512, .long_tokens = 768};
+    for (const ChainPolicy& policy : {DensePolicy(), SparsePolicy(), growing}) {
       PrefixIndex index;
       SlowIndex slow;
       std::vector<std::vector<int32_t>> prompts;

@@ -134,12 +134,14 @@ TEST_P(CpuBackendDTypeTest, DecodeStepEqualsPrefillOfOneTokenMore) {
 }
 
 TEST_P(CpuBackendDTypeTest, SegmentKvDependsOnNothingAfterIt) {
-  const SelectorSpec selector = VerticalSlash(40, 102, 512);
-  std::vector<int32_t> a = RandomTokens(1024, 320, 3);
+  // Eight segments of 256 and one of 1,024.
+  const SelectorSpec selector = VerticalSlash(40, 102, 256);
+  constexpr int64_t kShared = 3072;
+  std::vector<int32_t> a = RandomTokens(kShared, 320, 3);
   std::vector<int32_t> ab = a;
   std::vector<int32_t> ac = a;
   const std::vector<int32_t> b = RandomTokens(300, 320, 4);
-  const std::vector<int32_t> c = RandomTokens(513, 320, 5);
+  const std::vector<int32_t> c = RandomTokens(1025, 320, 5);
   ab.insert(ab.end(), b.begin(), b.end());
   ac.insert(ac.end(), c.begin(), c.end());
   std::vector<RecordedPrefill> runs;
@@ -150,8 +152,8 @@ TEST_P(CpuBackendDTypeTest, SegmentKvDependsOnNothingAfterIt) {
     runs.push_back(std::move(run));
   }
   EXPECT_LT(runs[0].output.density, 0.9);
-  ExpectSameKv(runs[0].kv, runs[1].kv, 1024);
-  ExpectSameKv(runs[0].kv, runs[2].kv, 1024);
+  ExpectSameKv(runs[0].kv, runs[1].kv, kShared);
+  ExpectSameKv(runs[0].kv, runs[2].kv, kShared);
 }
 
 INSTANTIATE_TEST_SUITE_P(DTypes, CpuBackendDTypeTest,

@@ -107,7 +107,7 @@ TEST(CudaWorkspaceTest, AMillionTokensFitBesideAnEightBModel) {
       PlanCudaWorkspace(Llama8B(),
                         {.num_tokens = n,
                          .num_new = n,
-                         .segment_rows = 16384,
+                         .segment_rows = 65536,
                          .selector_bytes = 300'000'000},
                         ProbeBytes(n));
   // 16 GB of weights leave 84 of the 100 GB that one request may peak at.

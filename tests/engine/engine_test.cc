@@ -546,10 +546,10 @@ TEST_F(EngineTest, OptionsOutsideTheModelsAreRefused) {
 
 TEST_F(EngineTest, ChainPolicyFollowsTheSelector) {
   const cache::ChainPolicy dense = engine_->ChainPolicyFor({});
-  EXPECT_EQ(dense.span_tokens, kTokensPerBlock);
+  EXPECT_EQ(dense.spans, SegmentRule::Uniform(kTokensPerBlock));
   EXPECT_TRUE(dense.token_pure);
   const cache::ChainPolicy sparse = engine_->ChainPolicyFor(SmallSegments());
-  EXPECT_EQ(sparse.span_tokens, 512);
+  EXPECT_EQ(sparse.spans, SegmentsOf(SmallSegments()));
   EXPECT_FALSE(sparse.token_pure);
   EXPECT_NE(dense.root, sparse.root);
 }

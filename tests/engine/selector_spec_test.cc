@@ -22,7 +22,7 @@ TEST(SelectorSpecTest, TextsAreWhatCacheRootsHold) {
   EXPECT_EQ(PolicyText({.kind = Kind::kAShape}),
             "a_shape/1 initial=128 local=3968");
   EXPECT_EQ(PolicyText({.kind = Kind::kVerticalSlash}),
-            "vertical_slash/2 vertical=1000 slash=6096 segment=16384 pure "
+            "vertical_slash/3 vertical=1000 slash=6096 segment=16384 pure "
             "aligned");
 }
 
@@ -36,6 +36,21 @@ TEST(SelectorSpecTest, TextsTellParametersApart) {
   EXPECT_NE(PolicyText(spec), plain);
 }
 
+TEST(SelectorSpecTest, SegmentsGrowFourfoldUpToTheMost) {
+  const auto rule = [](int64_t segment_tokens) {
+    return SegmentsOf(
+        {.kind = Kind::kVerticalSlash, .segment_tokens = segment_tokens});
+  };
+  EXPECT_EQ(rule(16384), (SegmentRule{16384, 131072, 65536}));
+  EXPECT_EQ(rule(256), (SegmentRule{256, 2048, 1024}));
+  EXPECT_EQ(rule(32768), (SegmentRule{32768, 262144, 65536}));
+  EXPECT_EQ(rule(65536), (SegmentRule{65536, 524288, 65536}));
+  // A million tokens in 8 and 14 segments.
+  int segments = 0;
+  for (int64_t at = 0; at < 1 << 20; at = rule(16384).EndOf(at)) ++segments;
+  EXPECT_EQ(segments, 22);
+}
+
 HeadSizes TwoByTwo(const kernels::VerticalSlashSize& last) {
   auto sizes = HeadSizes::Create({{{}, {30, 800}}, {{}, last}});
   OVERTURE_CHECK(sizes.ok());
@@ -47,7 +62,7 @@ TEST(SelectorSpecTest, AnotherTableOfSizesIsAnotherText) {
                     .head_sizes = TwoByTwo({100, 800})};
   const std::string text = PolicyText(spec);
   EXPECT_EQ(text, absl::StrCat(
-                      "vertical_slash/2 heads=", spec.head_sizes.digest().Hex(),
+                      "vertical_slash/3 heads=", spec.head_sizes.digest().Hex(),
                       " segment=16384 pure aligned"));
   SelectorSpec other = spec;
   EXPECT_EQ(other, spec);
