@@ -176,8 +176,12 @@ class Probe {
 
   absl::Status RunHead(int32_t head) {
     for (int64_t i = 0; i < p_.num_rows; ++i) {
+      float* row = &queries_[i * p_.head_dim];
       LoadRow(p_.dtype, p_.q, i * p_.stride_q_row + head * p_.stride_q_head,
-              p_.head_dim, &queries_[i * p_.head_dim]);
+              p_.head_dim, row);
+      // Here, not as the product's alpha: for one of 0 oneDNN's AVX-512 code
+      // leaves what was in memory, be it a NaN.
+      for (int64_t j = 0; j < p_.head_dim; ++j) row[j] *= p_.scale;
     }
     std::atomic<bool> failed = false;
 #pragma omp parallel
@@ -222,9 +226,8 @@ class Probe {
       LoadRow(p_.dtype, p_.k, base + (begin + c) * p_.stride_k_row, d,
               keys + c * d);
     }
-    return dnnl_sgemm('N', 'T', p_.num_rows, count, d, p_.scale, queries_.get(),
-                      d, keys, d, 0.0f, &exps_[begin],
-                      p_.kv_len) == dnnl_success;
+    return dnnl_sgemm('N', 'T', p_.num_rows, count, d, 1.0f, queries_.get(), d,
+                      keys, d, 0.0f, &exps_[begin], p_.kv_len) == dnnl_success;
   }
 
   void SumColumns(int32_t head, int64_t block) {
@@ -273,7 +276,7 @@ class Probe {
   const int64_t num_key_blocks_;
   const int64_t num_sum_blocks_;
   std::unique_ptr<float[]> exps_;          // [num_rows, kv_len]
-  std::unique_ptr<float[]> queries_;       // [num_rows, head_dim]
+  std::unique_ptr<float[]> queries_;       // [num_rows, head_dim], scaled
   std::unique_ptr<float[]> inverse_sums_;  // [num_rows]
   std::unique_ptr<float[]> keys_;          // [threads, kKeyBlock, head_dim]
 };

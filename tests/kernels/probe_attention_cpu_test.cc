@@ -115,13 +115,13 @@ class Problem {
         }
       }
     }
-    // A logit, a sum of d products and a scaling in fp32, is off by at most
-    // (d + 1) eps times the mass of its terms. That, twice (row maximum), is
-    // the relative error of exp, which adds 2 ULP itself plus one rounding of
-    // its argument, at most 87 eps; the row sum, as all its terms are positive,
-    // has the same relative error again plus n / 16 + 16 additions; outputs add
-    // `rows` positive terms. exp flushes below e^-87: no term there reaches
-    // 1e-37.
+    // A logit, a sum of d products and of a scaled query in fp32, is off by at
+    // most (d + 1) eps times the mass of its terms. That, twice (row maximum),
+    // is the relative error of exp, which adds 2 ULP itself plus one rounding
+    // of its argument, at most 87 eps; the row sum, as all its terms are
+    // positive, has the same relative error again plus n / 16 + 16 additions;
+    // outputs add `rows` positive terms. exp flushes below e^-87: no term there
+    // reaches 1e-37.
     const double eps = std::numeric_limits<float>::epsilon() / 2;
     const double one_term = 2 * (d + 1) * eps * max_logit_mass + (4 + 87) * eps;
     const double tolerance =
@@ -226,6 +226,33 @@ TEST(ProbeAttentionCpuTest, UniformKeysGiveTheHarmonicColumns) {
   EXPECT_FLOAT_EQ(diagonals[8], 1 / 9.f + 1 / 10.f);
   EXPECT_FLOAT_EQ(diagonals[9], 1 / 10.f);
   for (const float vote : votes) EXPECT_FLOAT_EQ(vote, 1 / 10.f);
+}
+
+TEST(ProbeAttentionCpuTest, AScaleOfZeroIsUniformWhateverMemoryHeld) {
+  constexpr int64_t kKeys = 400, kDim = 64;
+  constexpr int32_t kRows = 64;
+  const std::vector<float> q(kRows * kDim, 1.0f), k(kKeys * kDim, 1.0f);
+  std::vector<float> columns(kKeys);
+  // What this frees the call will most likely get: 100 KiB, which the allocator
+  // neither maps nor gives back.
+  std::vector<float>(kRows * kKeys, NAN);
+  ASSERT_THAT(ProbeAttentionCpu({.dtype = DType::kF32,
+                                 .q = q.data(),
+                                 .k = k.data(),
+                                 .stride_q_row = kDim,
+                                 .stride_k_row = kDim,
+                                 .num_q_heads = 1,
+                                 .num_kv_heads = 1,
+                                 .head_dim = kDim,
+                                 .num_rows = kRows,
+                                 .kv_len = kKeys,
+                                 .scale = 0,
+                                 .column_sums = columns.data()}),
+              IsOk());
+  float all = 0;
+  for (int row = kKeys - kRows; row < kKeys; ++row) all += 1.0f / (row + 1);
+  EXPECT_NEAR(columns[0], all, 2 * kRows * 6e-8 * all);
+  EXPECT_FLOAT_EQ(columns[kKeys - 1], 1.0f / kKeys);
 }
 
 TEST(ProbeAttentionCpuTest, LargeLogitsStayFinite) {
