@@ -114,8 +114,9 @@ class CudaBackend final : public Backend {
 
   CudaWorkspacePlan Plan(CudaWorkspaceShape shape) const {
     shape.quantizes = weights_->linears() == LinearPrecision::kFp8;
-    return PlanCudaWorkspace(config(), shape,
-                             kernels::ProbeScratchBytes(shape.num_tokens, 1));
+    return PlanCudaWorkspace(
+        config(), shape,
+        kernels::ProbeScratchBytes(shape.num_tokens, config().num_q_heads));
   }
 
   // Grows the buffers, which stay for the prefills that follow.

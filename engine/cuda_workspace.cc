@@ -11,8 +11,6 @@ constexpr int64_t kAlignment = 256;  // what cudaMalloc gives
 constexpr int64_t kBf16 = 2;
 constexpr int64_t kF32 = 4;
 constexpr int64_t kCount = 8;
-// Scratch of a probe: past this more heads a launch gain nothing.
-constexpr int64_t kProbeBytes = int64_t{1} << 30;
 constexpr int64_t kTileRows = 128;
 constexpr int64_t kBuffersOfAPlan = 5;
 
@@ -34,7 +32,7 @@ class Carver {
 
 CudaWorkspacePlan PlanCudaWorkspace(const ModelConfig& config,
                                     const CudaWorkspaceShape& shape,
-                                    int64_t probe_head_bytes) {
+                                    int64_t probe_bytes) {
   const int64_t n = shape.num_tokens;
   const int64_t hidden = config.hidden_size;
   const int64_t q_size = int64_t{config.num_q_heads} * config.head_dim;
@@ -72,12 +70,7 @@ CudaWorkspacePlan PlanCudaWorkspace(const ModelConfig& config,
   plan.pairs = device.Take(selects ? config.num_layers * kCount : 0);
   plan.votes = device.Take(vote_bytes);
   plan.logits = device.Take(config.vocab_size * kF32);
-  plan.probe_head_bytes = probe_head_bytes;
-  if (probes) {
-    const int64_t heads = std::clamp<int64_t>(kProbeBytes / probe_head_bytes, 1,
-                                              config.num_q_heads);
-    plan.probe = device.Take(heads * probe_head_bytes);
-  }
+  plan.probe = device.Take(probes ? probe_bytes : 0);
   plan.arena_bytes = device.end();
 
   // Of one list each: per query tile a cell of 32 bytes, at most two ranges of

@@ -90,6 +90,9 @@ COVERED_BY = {
     # Chooses between two kernels that one suite runs.
     "kernels/sparse_attention/sparse_attention.cc":
         "tests/kernels/sparse_attention_gpu_test.cc",
+    # Seen through the first implementation.
+    "kernels/probe_attention/probe_params.cc":
+        "tests/kernels/probe_attention_cpu_test.cc",
     # The engine and stream that every linear layer runs on.
     "kernels/onednn/onednn.cc": "tests/kernels/linear_cpu_test.cc",
 }

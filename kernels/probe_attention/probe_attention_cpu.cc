@@ -12,7 +12,6 @@
 #include <new>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
 #include "base/status_macros.h"
 
 // Compiled once per instruction set and chosen at load: the build targets plain
@@ -31,47 +30,6 @@ namespace {
 constexpr int64_t kKeyBlock = 512;  // 128 KiB of fp32 keys at head dim 64: L2
 constexpr int64_t kSumBlock = 2048;
 constexpr int kLanes = 16;  // partial sums of a row; fixes the order of adds
-
-absl::Status BadField(absl::string_view field, int64_t value,
-                      absl::string_view limit) {
-  return absl::InvalidArgumentError(absl::StrCat(
-      "probe attention: ", field, " is ", value, ", must be ", limit));
-}
-
-absl::Status Check(const ProbeAttentionParams& p) {
-  if (p.dtype != DType::kF32 && p.dtype != DType::kBF16) {
-    return BadField("dtype", static_cast<int64_t>(p.dtype), "kF32 or kBF16");
-  }
-  if (p.num_kv_heads < 1) {
-    return BadField("num_kv_heads", p.num_kv_heads, ">= 1");
-  }
-  if (p.num_q_heads < 1 || p.num_q_heads % p.num_kv_heads != 0) {
-    return BadField(
-        "num_q_heads", p.num_q_heads,
-        absl::StrCat("a positive multiple of num_kv_heads = ", p.num_kv_heads));
-  }
-  if (p.head_dim < 1) return BadField("head_dim", p.head_dim, ">= 1");
-  constexpr int64_t kMaxKv = std::numeric_limits<int32_t>::max();
-  if (p.kv_len < 1 || p.kv_len > kMaxKv) {
-    return BadField("kv_len", p.kv_len, absl::StrCat("1 .. ", kMaxKv));
-  }
-  if (p.num_rows < 1 || p.num_rows > p.kv_len) {
-    return BadField("num_rows", p.num_rows,
-                    absl::StrCat("1 .. kv_len = ", p.kv_len));
-  }
-  if (p.window_votes != nullptr &&
-      (p.window_rows < 1 || p.window_rows > p.num_rows)) {
-    return BadField("window_rows", p.window_rows,
-                    absl::StrCat("1 .. num_rows = ", p.num_rows));
-  }
-  if (p.q == nullptr) return BadField("q", 0, "not null");
-  if (p.k == nullptr) return BadField("k", 0, "not null");
-  if (!std::isfinite(p.scale)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "probe attention: scale is ", p.scale, ", must be finite"));
-  }
-  return absl::OkStatus();
-}
 
 OVERTURE_SIMD_CLONES
 void WidenRow(const uint16_t* from, int64_t count, float* to) {
@@ -284,7 +242,7 @@ class Probe {
 }  // namespace
 
 absl::Status ProbeAttentionCpu(const ProbeAttentionParams& params) {
-  OVERTURE_RETURN_IF_ERROR(Check(params));
+  OVERTURE_RETURN_IF_ERROR(CheckProbeAttention(params));
   Probe probe(params);
   OVERTURE_RETURN_IF_ERROR(probe.Allocate());
   for (int32_t head = 0; head < params.num_q_heads; ++head) {

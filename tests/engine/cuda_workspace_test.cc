@@ -21,8 +21,7 @@ ModelConfig Llama8B() {
   return config;
 }
 
-// Of one query head: 64 rows of fp32 logits.
-int64_t ProbeBytes(int64_t num_tokens) { return num_tokens * 256 + 512; }
+constexpr int64_t kProbeBytes = 4 << 20;
 
 void ExpectDisjoint(std::vector<MemoryRegion> regions, int64_t end) {
   std::sort(regions.begin(), regions.end(),
@@ -45,7 +44,7 @@ TEST(CudaWorkspaceTest, RegionsDoNotOverlap) {
                                                     .num_new = 333,
                                                     .selector_bytes = 12345,
                                                     .window_rows = 33},
-                                                   ProbeBytes(10007));
+                                                   kProbeBytes);
   ExpectDisjoint({plan.tokens, plan.residual, plan.kv[0], plan.kv[1], plan.q,
                   plan.o, plan.window_q, plan.normed, plan.qkv, plan.gate_up,
                   plan.act, plan.columns, plan.diagonals, plan.selector,
@@ -63,7 +62,7 @@ TEST(CudaWorkspaceTest, RegionsDoNotOverlap) {
 TEST(CudaWorkspaceTest, QuantizingNeedsRoomForCodesAndScales) {
   const CudaWorkspacePlan plan = PlanCudaWorkspace(
       Llama8B(), {.num_tokens = 333, .num_new = 333, .quantizes = true},
-      ProbeBytes(333));
+      kProbeBytes);
   ExpectDisjoint({plan.o, plan.normed, plan.qkv, plan.gate_up, plan.act,
                   plan.o_codes, plan.row_scales, plan.columns},
                  plan.arena_bytes);
@@ -76,7 +75,7 @@ TEST(CudaWorkspaceTest, AllNewTokensUnderAnySelectorAreTheUpperBound) {
   const int64_t n = 50000;
   const CudaWorkspacePlan bound = PlanCudaWorkspace(
       Llama8B(), {.num_tokens = n, .num_new = n, .selector_bytes = 1 << 20},
-      ProbeBytes(n));
+      kProbeBytes);
   for (const int64_t num_new : {int64_t{1}, int64_t{9000}, n}) {
     for (const int64_t selector_bytes : {0, 1 << 20}) {
       const CudaWorkspacePlan plan =
@@ -85,7 +84,7 @@ TEST(CudaWorkspaceTest, AllNewTokensUnderAnySelectorAreTheUpperBound) {
                              .num_new = num_new,
                              .segment_rows = 16384,
                              .selector_bytes = selector_bytes},
-                            ProbeBytes(n));
+                            kProbeBytes);
       EXPECT_LE(plan.device_bytes(), bound.device_bytes());
       EXPECT_LE(plan.pinned_bytes, bound.pinned_bytes);
     }
@@ -94,7 +93,7 @@ TEST(CudaWorkspaceTest, AllNewTokensUnderAnySelectorAreTheUpperBound) {
 
 TEST(CudaWorkspaceTest, DensePrefillsCarryNoProbe) {
   const CudaWorkspacePlan plan = PlanCudaWorkspace(
-      Llama8B(), {.num_tokens = 4096, .num_new = 4096}, ProbeBytes(4096));
+      Llama8B(), {.num_tokens = 4096, .num_new = 4096}, kProbeBytes);
   EXPECT_EQ(plan.probe.bytes, 0);
   EXPECT_EQ(plan.columns.bytes, 0);
   EXPECT_EQ(plan.selector.bytes, 0);
@@ -109,7 +108,7 @@ TEST(CudaWorkspaceTest, AMillionTokensFitBesideAnEightBModel) {
                          .num_new = n,
                          .segment_rows = 65536,
                          .selector_bytes = 300'000'000},
-                        ProbeBytes(n));
+                        kProbeBytes);
   // 16 GB of weights leave 84 of the 100 GB that one request may peak at.
   EXPECT_LT(plan.device_bytes(), int64_t{84} * 1000 * 1000 * 1000);
   // The residual stream and two layers' KV at least.
