@@ -1,7 +1,8 @@
 // One prefill after another on one back end, without cache or service:
 //
 //   prefill_bench --model PATH [--tokens 4096] [--selector dense]
-//                 [--device cpu] [--compute auto] [--linears bf16]
+//                 [--device cpu] [--compute auto] [--linears bf16] [--attention
+//                 bf16]
 //                 [--repeat 3] [--decode 0]
 //
 // Tokens are drawn at random from the vocabulary, so speed is real but density
@@ -59,6 +60,7 @@ ABSL_FLAG(int64_t, segment, 16384, "segment length, vertical_slash");
 ABSL_FLAG(std::string, device, "cpu", "auto, cpu or cuda");
 ABSL_FLAG(std::string, compute, "auto", "auto, bf16 or f32");
 ABSL_FLAG(std::string, linears, "bf16", "bf16 (of --compute) or fp8");
+ABSL_FLAG(std::string, attention, "bf16", "bf16 (of --compute) or fp8");
 ABSL_FLAG(int32_t, repeat, 3, "prefills; the best one counts");
 ABSL_FLAG(int64_t, decode, 0, "tokens to decode afterwards");
 
@@ -354,13 +356,17 @@ absl::Status Run() {
                             ParseDeviceChoice(absl::GetFlag(FLAGS_device)));
   OVERTURE_ASSIGN_OR_RETURN(const LinearPrecision linears,
                             ParseLinearPrecision(absl::GetFlag(FLAGS_linears)));
+  OVERTURE_ASSIGN_OR_RETURN(
+      const AttentionPrecision attention,
+      ParseAttentionPrecision(absl::GetFlag(FLAGS_attention)));
   const Clock::time_point load_begin = Clock::now();
   OVERTURE_ASSIGN_OR_RETURN(const std::unique_ptr<ModelFiles> files,
                             LoadModelFiles(absl::GetFlag(FLAGS_model)));
   OVERTURE_ASSIGN_OR_RETURN(const std::vector<Setting> settings,
                             SettingsFromFlags(files->config()));
-  OVERTURE_ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend,
-                            CreateBackend(*files, device, dtype, linears));
+  OVERTURE_ASSIGN_OR_RETURN(
+      const std::unique_ptr<Backend> backend,
+      CreateBackend(*files, device, dtype, linears, attention));
   std::printf("%s on %s, loaded in %.2f s\n", backend->numerics().c_str(),
               backend->device_name().c_str(), SecondsSince(load_begin));
   std::string json;

@@ -24,6 +24,7 @@
 #include "compress/view.h"
 #include "engine/model_files.h"
 #include "engine/selector_spec.h"
+#include "kernels/fp8_attention/attention_precision.h"
 #include "kernels/linear/linear_precision.h"
 
 namespace overture::engine {
@@ -107,6 +108,14 @@ class Backend {
   // Bytes of memory a prefill of this length needs beyond the weights; used
   // for admission.
   virtual int64_t WorkspaceBytes(int64_t num_tokens) const = 0;
+  // UNIMPLEMENTED naming what this back end's attention does not run; of every
+  // request, before it is queued. REQUIRES Validate(selector, config()).ok().
+  virtual absl::Status Supports(const SelectorSpec& /*selector*/) const {
+    return absl::OkStatus();
+  }
+  // Whether the attention of a token reads nothing of later ones where the
+  // selector chooses none: false if it does within the token's block.
+  virtual bool attention_is_token_pure() const { return true; }
   // CANCELLED when stopped; otherwise errors of io, or INTERNAL.
   virtual absl::StatusOr<PrefillOutput> Prefill(const PrefillJob& job) = 0;
   // UNAVAILABLE with the reason once the device is lost to this process: from
@@ -114,6 +123,7 @@ class Backend {
   virtual absl::Status Health() const = 0;
 };
 
+using kernels::AttentionPrecision;
 using kernels::LinearPrecision;
 
 // For numerics(): e4m3, or `dtype` where products are not in FP8.

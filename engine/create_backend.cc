@@ -12,9 +12,10 @@ namespace overture::engine {
 namespace {
 
 #ifdef OVERTURE_HAVE_CUDA
-absl::StatusOr<std::unique_ptr<Backend>> CreateOnGpu(const ModelFiles& files,
-                                                     LinearPrecision linears) {
-  return CreateCudaBackend(files, 0, linears);
+absl::StatusOr<std::unique_ptr<Backend>> CreateOnGpu(
+    const ModelFiles& files, LinearPrecision linears,
+    AttentionPrecision attention) {
+  return CreateCudaBackend(files, 0, linears, attention);
 }
 bool HaveGpu() {
   const absl::StatusOr<int32_t> count = CountDevices();
@@ -22,7 +23,8 @@ bool HaveGpu() {
 }
 #else
 absl::StatusOr<std::unique_ptr<Backend>> CreateOnGpu(const ModelFiles&,
-                                                     LinearPrecision) {
+                                                     LinearPrecision,
+                                                     AttentionPrecision) {
   return absl::FailedPreconditionError(
       "device is cuda, but this build has no CUDA parts");
 }
@@ -48,21 +50,25 @@ absl::StatusOr<DeviceChoice> ParseDeviceChoice(absl::string_view text) {
 
 absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(
     const ModelFiles& files, DeviceChoice device, ComputeDType dtype,
-    LinearPrecision linears) {
+    LinearPrecision linears, AttentionPrecision attention) {
   if (device == DeviceChoice::kCuda) {
     if (dtype == ComputeDType::kF32) {
       return absl::InvalidArgumentError(
           "dtype is f32, but device cuda computes in bf16");
     }
-    return CreateOnGpu(files, linears);
+    return CreateOnGpu(files, linears, attention);
   }
   if (device == DeviceChoice::kAuto && dtype != ComputeDType::kF32 &&
       HaveGpu()) {
     absl::StatusOr<std::unique_ptr<Backend>> backend =
-        CreateOnGpu(files, linears);
+        CreateOnGpu(files, linears, attention);
     if (backend.ok() || !IsDevicesFault(backend.status())) return backend;
     Log(Severity::kWarning,
         absl::StrCat("the GPU is not used: ", backend.status().message()));
+  }
+  if (attention == AttentionPrecision::kFp8) {
+    return absl::UnimplementedError(
+        "attention is fp8, which the CPU back end does not have");
   }
   return CreateCpuBackend(files, dtype, linears);
 }

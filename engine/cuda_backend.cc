@@ -29,10 +29,11 @@ namespace {
 class CudaBackend final : public Backend {
  public:
   CudaBackend(DeviceInfo device, kernels::AttentionKernel attention,
-              Stream compute, Stream copies,
+              AttentionPrecision precision, Stream compute, Stream copies,
               std::unique_ptr<const CudaWeights> weights)
       : device_(std::move(device)),
         attention_(attention),
+        precision_(precision),
         compute_(std::move(compute)),
         copies_(std::move(copies)),
         weights_(std::move(weights)) {}
@@ -46,8 +47,21 @@ class CudaBackend final : public Backend {
     return absl::StrCat(
         "weights=", WeightsName(weights_->linears(), "bf16"), " compute=",
         attention_ == kernels::AttentionKernel::kSm90 ? "cuda" : "cuda-sm80",
-        "-bf16 kv=bf16");
+        "-bf16 kv=bf16", fp8_attention() ? " attention=e4m3" : "");
   }
+
+  absl::Status Supports(const SelectorSpec& selector) const override {
+    if (!fp8_attention() ||
+        selector.kind != SelectorSpec::Kind::kVerticalSlash) {
+      return absl::OkStatus();
+    }
+    return absl::UnimplementedError(
+        "selector is vertical_slash, which attends to single columns; this "
+        "server's attention is fp8, which runs dense and a_shape");
+  }
+
+  // Scales are those of 64 keys.
+  bool attention_is_token_pure() const override { return !fp8_attention(); }
 
   std::string device_name() const override {
     return absl::StrCat("cuda:", device_.index, " (", device_.name, ")");
@@ -69,6 +83,7 @@ class CudaBackend final : public Backend {
 
   absl::StatusOr<PrefillOutput> Prefill(const PrefillJob& job) override {
     OVERTURE_RETURN_IF_ERROR(Validate(job, config()));
+    OVERTURE_RETURN_IF_ERROR(Supports(job.selector));
     absl::StatusOr<PrefillOutput> output = Run(job);
     if (!output.ok()) CheckDevice();
     return output;
@@ -87,6 +102,7 @@ class CudaBackend final : public Backend {
     OVERTURE_RETURN_IF_ERROR(Reserve(plan));
     try {
       return CudaPrefill({.weights = *weights_,
+                          .attention = precision_,
                           .compute = compute_,
                           .copies = copies_,
                           .plan = plan,
@@ -114,6 +130,7 @@ class CudaBackend final : public Backend {
 
   CudaWorkspacePlan Plan(CudaWorkspaceShape shape) const {
     shape.quantizes = weights_->linears() == LinearPrecision::kFp8;
+    shape.fp8_attention = fp8_attention();
     return PlanCudaWorkspace(
         config(), shape,
         kernels::ProbeScratchBytes(shape.num_tokens, config().num_q_heads));
@@ -144,8 +161,11 @@ class CudaBackend final : public Backend {
     return absl::OkStatus();
   }
 
+  bool fp8_attention() const { return precision_ == AttentionPrecision::kFp8; }
+
   const DeviceInfo device_;
   const kernels::AttentionKernel attention_;
+  const AttentionPrecision precision_;
   const Stream compute_;
   const Stream copies_;
   const std::unique_ptr<const CudaWeights> weights_;
@@ -158,7 +178,8 @@ class CudaBackend final : public Backend {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Backend>> CreateCudaBackend(
-    const ModelFiles& files, int32_t device_index, LinearPrecision linears) {
+    const ModelFiles& files, int32_t device_index, LinearPrecision linears,
+    AttentionPrecision precision) {
   OVERTURE_ASSIGN_OR_RETURN(const int32_t count, CountDevices());
   if (count == 0) {
     return absl::FailedPreconditionError("there is no CUDA device or driver");
@@ -174,12 +195,21 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCudaBackend(
         absl::StrCat("linears are fp8, which takes compute capability 9.0, ",
                      "device ", device_index, " is ", ToString(device)));
   }
+  if (precision == AttentionPrecision::kFp8 &&
+      (attention != kernels::AttentionKernel::kSm90 ||
+       files.config().head_dim != 128)) {
+    return absl::UnimplementedError(absl::StrCat(
+        "attention is fp8, which takes compute capability 9.0 and head dim "
+        "128; device ",
+        device_index, " is ", ToString(device), ", the model's head dim ",
+        files.config().head_dim));
+  }
   OVERTURE_RETURN_IF_CUDA_ERROR(cudaSetDevice(device_index));
   OVERTURE_ASSIGN_OR_RETURN(Stream compute, Stream::Create());
   OVERTURE_ASSIGN_OR_RETURN(Stream copies, Stream::Create());
   OVERTURE_ASSIGN_OR_RETURN(std::unique_ptr<const CudaWeights> weights,
                             CudaWeights::Create(files, linears, compute));
-  return std::make_unique<CudaBackend>(std::move(device), attention,
+  return std::make_unique<CudaBackend>(std::move(device), attention, precision,
                                        std::move(compute), std::move(copies),
                                        std::move(weights));
 }

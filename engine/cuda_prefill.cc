@@ -13,6 +13,7 @@
 #include "base/status_macros.h"
 #include "engine/row_pieces.h"
 #include "kernels/fp8/quantize_rows.h"
+#include "kernels/fp8_attention/fp8_attention.h"
 #include "kernels/probe_attention/probe_attention.h"
 #include "kernels/selectors/static_plans.h"
 #include "kernels/selectors/vertical_slash_gpu.h"
@@ -130,6 +131,7 @@ absl::Status CudaPrefill::RunLayers() {
 absl::Status CudaPrefill::RunLayer(int32_t layer) {
   layer_ = layer;
   have_votes_ = false;
+  quantized_keys_ = 0;
   const int64_t n = num_tokens();
   const bool is_last = layer + 1 == config_.num_layers;
   first_output_row_ = is_last ? n - 1 : job_.num_cached;
@@ -358,23 +360,43 @@ absl::Status CudaPrefill::Attend(Rows segment, Rows output,
                                  const kernels::DeviceTilePlan& plan) {
   const int64_t offset =
       (output.begin - segment.begin) * weights_.q_size() * kElement;
-  return AsInternal(kernels::LaunchSparseAttention(
-      {.dtype = DType::kBF16,
-       .q = Device<std::byte>(plan_.q) + offset,
-       .k = k(),
-       .v = v(),
-       .o = Device<std::byte>(plan_.o) + offset,
-       .stride_q_row = weights_.q_size(),
-       .stride_q_head = config_.head_dim,
-       .stride_kv_row = config_.head_dim,
-       .stride_kv_head = num_tokens() * config_.head_dim,
-       .stride_o_row = weights_.q_size(),
-       .stride_o_head = config_.head_dim,
-       .num_q_heads = config_.num_q_heads,
-       .num_kv_heads = config_.num_kv_heads,
-       .head_dim = config_.head_dim,
-       .scale = 1.0f / std::sqrt(static_cast<float>(config_.head_dim))},
-      plan, compute_.get()));
+  const kernels::SparseAttentionParams params = {
+      .dtype = DType::kBF16,
+      .q = Device<std::byte>(plan_.q) + offset,
+      .k = k(),
+      .v = v(),
+      .o = Device<std::byte>(plan_.o) + offset,
+      .stride_q_row = weights_.q_size(),
+      .stride_q_head = config_.head_dim,
+      .stride_kv_row = config_.head_dim,
+      .stride_kv_head = num_tokens() * config_.head_dim,
+      .stride_o_row = weights_.q_size(),
+      .stride_o_head = config_.head_dim,
+      .num_q_heads = config_.num_q_heads,
+      .num_kv_heads = config_.num_kv_heads,
+      .head_dim = config_.head_dim,
+      .scale = 1.0f / std::sqrt(static_cast<float>(config_.head_dim))};
+  if (resources_.attention == AttentionPrecision::kBF16) {
+    return AsInternal(
+        kernels::LaunchSparseAttention(params, plan, compute_.get()));
+  }
+  const kernels::Fp8Kv kv =
+      kernels::Fp8KvIn(Device<void>(plan_.fp8_kv), config_.num_kv_heads,
+                       config_.head_dim, num_tokens());
+  OVERTURE_RETURN_IF_ERROR(AsInternal(
+      kernels::LaunchQuantizeKv({.k = params.k,
+                                 .v = params.v,
+                                 .stride_kv_row = params.stride_kv_row,
+                                 .stride_kv_head = params.stride_kv_head,
+                                 .num_kv_heads = config_.num_kv_heads,
+                                 .head_dim = config_.head_dim,
+                                 .begin = quantized_keys_,
+                                 .kv_len = segment.end,
+                                 .out = kv},
+                                compute_.get())));
+  quantized_keys_ = segment.end;
+  return AsInternal(kernels::LaunchFp8Attention(
+      params, plan, kv, Device<void>(plan_.fp8_queries), compute_.get()));
 }
 
 absl::Status CudaPrefill::Multiply(const kernels::Linear& linear,

@@ -43,6 +43,7 @@ class CudaPrefill {
   // `pinned`.
   struct Resources {
     const CudaWeights& weights;
+    AttentionPrecision attention = AttentionPrecision::kBF16;
     const Stream& compute;
     const Stream& copies;
     const CudaWorkspacePlan& plan;
@@ -151,6 +152,7 @@ class CudaPrefill {
 
   int32_t layer_ = 0;
   int64_t first_output_row_ = 0;  // of this layer
+  int64_t quantized_keys_ = 0;    // of this layer, for FP8 attention
   bool have_votes_ = false;       // of this layer
 
   // Set by Run before anything else.

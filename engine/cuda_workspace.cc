@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/kv_layout.h"
+#include "kernels/fp8_attention/quantized_kv.h"
 
 namespace overture::engine {
 namespace {
@@ -60,6 +61,12 @@ CudaWorkspacePlan PlanCudaWorkspace(const ModelConfig& config,
   plan.qkv = device.Take(chunk * (q_size + 2 * kv_size) * kF32);
   plan.gate_up = device.Take(chunk * 2 * config.intermediate_size * kBf16);
   plan.act = device.Take(chunk * config.intermediate_size * input);
+  if (shape.fp8_attention) {
+    plan.fp8_kv = device.Take(
+        kernels::Fp8KvBytes(config.num_kv_heads, config.head_dim, n));
+    plan.fp8_queries = device.Take(
+        kernels::Fp8QueryBytes(config.num_q_heads, config.head_dim, held));
+  }
   if (shape.quantizes) {
     plan.o_codes = device.Take(chunk * q_size);
     plan.row_scales = device.Take(chunk * kF32);

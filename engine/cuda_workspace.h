@@ -28,6 +28,7 @@ struct CudaWorkspaceShape {
   int64_t selector_bytes = 0;
   int64_t window_rows = 0;  // that vote for a view; 0: none
   bool quantizes = false;   // products read e4m3
+  bool fp8_attention = false;
 };
 
 // Bytes [offset, offset + bytes) of a buffer; offsets are multiples of 256.
@@ -43,23 +44,25 @@ struct CudaWorkspacePlan {
   // bf16 [2: K, V][num_kv_heads][num_tokens][head_dim]: one layer is computed
   // while that before it is copied out.
   std::array<MemoryRegion, 2> kv;
-  MemoryRegion q;           // bf16 [segment, num_q_heads * head_dim]
-  MemoryRegion o;           // as q
-  MemoryRegion window_q;    // bf16 [window, num_q_heads * head_dim]
-  MemoryRegion normed;      // bf16 [chunk, hidden], or e4m3 in it
-  MemoryRegion qkv;         // fp32 [chunk, qkv_size]
-  MemoryRegion gate_up;     // bf16 [chunk, 2 * intermediate]
-  MemoryRegion act;         // bf16 or e4m3 [chunk, intermediate]
-  MemoryRegion o_codes;     // e4m3 [chunk, num_q_heads * head_dim]
-  MemoryRegion row_scales;  // fp32 [chunk], of a product's e4m3 input
-  MemoryRegion columns;     // fp32 [num_q_heads, num_tokens]
-  MemoryRegion diagonals;   // as columns
-  MemoryRegion selector;    // a segment's plan and what it is made from
-  MemoryRegion pairs;       // uint64 [layers], computed under chosen plans
-  MemoryRegion votes;       // fp32 [num_kv_heads, num_tokens]
-  MemoryRegion logits;      // fp32 [vocab]
-  MemoryRegion probe;       // scratch of a probe
-  int64_t arena_bytes = 0;  // of all the above
+  MemoryRegion q;            // bf16 [segment, num_q_heads * head_dim]
+  MemoryRegion o;            // as q
+  MemoryRegion window_q;     // bf16 [window, num_q_heads * head_dim]
+  MemoryRegion normed;       // bf16 [chunk, hidden], or e4m3 in it
+  MemoryRegion qkv;          // fp32 [chunk, qkv_size]
+  MemoryRegion gate_up;      // bf16 [chunk, 2 * intermediate]
+  MemoryRegion act;          // bf16 or e4m3 [chunk, intermediate]
+  MemoryRegion fp8_kv;       // of a layer: kernels::Fp8KvBytes
+  MemoryRegion fp8_queries;  // of a segment: kernels::Fp8QueryBytes
+  MemoryRegion o_codes;      // e4m3 [chunk, num_q_heads * head_dim]
+  MemoryRegion row_scales;   // fp32 [chunk], of a product's e4m3 input
+  MemoryRegion columns;      // fp32 [num_q_heads, num_tokens]
+  MemoryRegion diagonals;    // as columns
+  MemoryRegion selector;     // a segment's plan and what it is made from
+  MemoryRegion pairs;        // uint64 [layers], computed under chosen plans
+  MemoryRegion votes;        // fp32 [num_kv_heads, num_tokens]
+  MemoryRegion logits;       // fp32 [vocab]
+  MemoryRegion probe;        // scratch of a probe
+  int64_t arena_bytes = 0;   // of all the above
   // Allocated beside the arena: an upper bound for the plans of all segments
   // that depend on no data.
   int64_t plan_bytes = 0;

@@ -192,6 +192,7 @@ absl::Status EngineImpl::Validate(const PrefillRequest& request) const {
   }
   OVERTURE_RETURN_IF_ERROR(
       engine::Validate(request.selector, backend_->config()));
+  OVERTURE_RETURN_IF_ERROR(backend_->Supports(request.selector));
   int64_t view_bytes = 0;
   if (request.view.has_value()) {
     OVERTURE_RETURN_IF_ERROR(compress::Validate(*request.view));
@@ -216,7 +217,7 @@ cache::ChainPolicy EngineImpl::ChainPolicyFor(
           .layout = descriptor.layout,
           .spans = pure ? SegmentRule::Uniform(kTokensPerBlock)
                         : SegmentsOf(selector),
-          .token_pure = pure};
+          .token_pure = pure && backend_->attention_is_token_pure()};
 }
 
 absl::StatusOr<PrefillResult> EngineImpl::Prefill(PrefillRequest request,

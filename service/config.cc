@@ -209,6 +209,16 @@ constexpr Option kOptions[] = {
      },
      "products of a layer: bf16: of dtype; fp8: e4m3,\n"
      "half the weights' memory, faster on a GPU"},
+    {"attention", "bf16",
+     [](absl::string_view v, Config* c) -> absl::Status {
+       const auto attention = engine::ParseAttentionPrecision(v);
+       if (!attention.ok())
+         return absl::InvalidArgumentError("must be bf16 or fp8");
+       c->attention = *attention;
+       return absl::OkStatus();
+     },
+     "bf16: of dtype; fp8: e4m3, on a Hopper GPU alone,\n"
+     "dense and a_shape"},
     {"threads", "0",
      [](absl::string_view v, Config* c) {
        return SetInt(v, 0, 1024, &c->threads);

@@ -47,6 +47,7 @@ struct Config {
   engine::DeviceChoice device = engine::DeviceChoice::kAuto;
   engine::ComputeDType dtype = engine::ComputeDType::kAuto;
   engine::LinearPrecision linears = engine::LinearPrecision::kBF16;
+  engine::AttentionPrecision attention = engine::AttentionPrecision::kBF16;
   int32_t threads = 0;  // 0: OpenMP's choice
   absl::Duration grace;
 };

@@ -192,8 +192,8 @@ absl::Status Serve(const Config& config, const sigset_t& stop_signals) {
 
   OVERTURE_ASSIGN_OR_RETURN(
       std::unique_ptr<engine::Backend> backend,
-      engine::CreateBackend(*files, config.device, config.dtype,
-                            config.linears));
+      engine::CreateBackend(*files, config.device, config.dtype, config.linears,
+                            config.attention));
   steps.Done(absl::StrCat("packed the weights: ", backend->numerics(), " on ",
                           backend->device_name()));
   if (StopRequested()) return absl::OkStatus();

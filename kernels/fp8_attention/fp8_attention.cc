@@ -8,12 +8,6 @@
 
 namespace overture::kernels {
 
-int64_t Fp8QueryBytes(int32_t num_q_heads, int32_t head_dim, int64_t q_len) {
-  // Both ends may lie inside a tile; packed heads share a tile's rows.
-  const int64_t items = num_q_heads * (q_len / fp8::kTileRows + 2);
-  return items * (fp8::QueryTileBytes(head_dim) + 2 * fp8::kTileRows * 4);
-}
-
 absl::Status SupportsFp8Attention(const SparseAttentionParams& params) {
   OVERTURE_RETURN_IF_ERROR(SupportsSparseAttention(params));
   if (params.head_dim != 128) {

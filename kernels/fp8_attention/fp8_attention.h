@@ -36,9 +36,6 @@ namespace overture::kernels {
 // Writes params.out on the device.
 absl::Status LaunchQuantizeKv(const QuantizeKvParams& params, void* stream);
 
-// Scratch of a launch over q_len query rows.
-int64_t Fp8QueryBytes(int32_t num_q_heads, int32_t head_dim, int64_t q_len);
-
 // OK if LaunchFp8Attention accepts these shapes on the calling thread's current
 // device: bf16, head dim 128, strides of q and o multiples of 8 elements,
 // compute capability 9.0.

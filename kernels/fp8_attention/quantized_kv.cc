@@ -37,6 +37,12 @@ Fp8Kv Fp8KvIn(void* buffer, int32_t num_kv_heads, int32_t head_dim,
   return kv;
 }
 
+int64_t Fp8QueryBytes(int32_t num_q_heads, int32_t head_dim, int64_t q_len) {
+  // Both ends may lie inside a tile; packed heads share a tile's rows.
+  const int64_t items = num_q_heads * (q_len / fp8::kTileRows + 2);
+  return items * (fp8::QueryTileBytes(head_dim) + 2 * fp8::kTileRows * 4);
+}
+
 absl::Status Validate(const QuantizeKvParams& params) {
   if (params.num_kv_heads < 1 || params.head_dim < 32 ||
       params.head_dim > 128 || params.head_dim % 32 != 0) {

@@ -23,6 +23,9 @@ int64_t Fp8KvBytes(int32_t num_kv_heads, int32_t head_dim, int64_t capacity);
 Fp8Kv Fp8KvIn(void* buffer, int32_t num_kv_heads, int32_t head_dim,
               int64_t capacity);
 
+// Bytes of the quantised queries of a launch over q_len rows.
+int64_t Fp8QueryBytes(int32_t num_q_heads, int32_t head_dim, int64_t q_len);
+
 struct QuantizeKvParams {
   const void* k = nullptr;  // bf16 [num_kv_heads, kv_len, head_dim] by strides
   const void* v = nullptr;  // as k

@@ -43,6 +43,15 @@ TEST(CreateBackendTest, LinearsReachTheBackEnd) {
   EXPECT_EQ(backend->numerics(), "weights=e4m3 compute=f32 kv=f32");
 }
 
+TEST(CreateBackendTest, Fp8AttentionIsTheGpusAlone) {
+  const LoadedTinyModel model({});
+  EXPECT_THAT(
+      CreateBackend(model.files(), DeviceChoice::kCpu, ComputeDType::kF32,
+                    LinearPrecision::kBF16, AttentionPrecision::kFp8),
+      StatusIs(absl::StatusCode::kUnimplemented,
+               HasSubstr("attention is fp8, which the CPU")));
+}
+
 // The tiny model's head dim of 16 is one that no GPU kernel takes, so these
 // hold on every machine.
 TEST(CreateBackendTest, AutoFallsBackToTheCpu) {

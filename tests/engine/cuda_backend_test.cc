@@ -76,6 +76,52 @@ BackendCase InFp8() {
   return fp8;
 }
 
+TEST(CudaBackendTest, AttentionInFp8IsNearThatInBf16) {
+  // Beyond a token block and a query tile, a prefix that ends within a key
+  // tile; A-shape, whose last rows leave keys out.
+  const LoadedTinyModel model(Tiny({.head_dim = 128}));
+  const auto bf16 = OnGpu(model);
+  OVERTURE_ASSERT_OK_AND_ASSIGN(
+      const auto fp8,
+      CreateCudaBackend(model.files(), 0, LinearPrecision::kBF16,
+                        AttentionPrecision::kFp8));
+  EXPECT_EQ(fp8->numerics(),
+            "weights=bf16 compute=cuda-bf16 kv=bf16 attention=e4m3");
+  EXPECT_FALSE(fp8->attention_is_token_pure());
+  EXPECT_GT(fp8->WorkspaceBytes(1000), bf16->WorkspaceBytes(1000));
+  for (const auto kind :
+       {SelectorSpec::Kind::kDense, SelectorSpec::Kind::kAShape}) {
+    const SelectorSpec selector = {
+        .kind = kind, .num_initial = 64, .num_local = 128};
+    const std::vector<int32_t> tokens = RandomTokens(700, 320, 5);
+    RecordingIo want_io(bf16->kv_layout(), nullptr);
+    RecordingIo got_io(fp8->kv_layout(), nullptr);
+    OVERTURE_ASSERT_OK_AND_ASSIGN(
+        const PrefillOutput want,
+        bf16->Prefill(
+            {.tokens = tokens, .selector = selector, .io = &want_io}));
+    OVERTURE_ASSERT_OK_AND_ASSIGN(
+        const PrefillOutput got,
+        fp8->Prefill({.tokens = tokens, .selector = selector, .io = &got_io}));
+    // Outputs of attention are off by at most 2^-4 of themselves by codes of V,
+    // as much by those of probabilities, and not more by those of Q and K,
+    // whose errors are independent over 128 products; the residual stream
+    // dilutes it.
+    EXPECT_LT(RelativeRms(got.logits, want.logits), 0.19);
+    EXPECT_GT(RelativeRms(got.logits, want.logits), 0.0);
+  }
+  EXPECT_THAT(
+      fp8->Supports({.kind = SelectorSpec::Kind::kVerticalSlash}),
+      StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("dense and a_sh")));
+  OVERTURE_EXPECT_OK(
+      bf16->Supports({.kind = SelectorSpec::Kind::kVerticalSlash}));
+  EXPECT_THAT(
+      CreateCudaBackend(LoadedTinyModel(Tiny()).files(), 0,
+                        LinearPrecision::kBF16, AttentionPrecision::kFp8),
+      StatusIs(absl::StatusCode::kUnimplemented,
+               HasSubstr("the model's head dim 64")));
+}
+
 INSTANTIATE_TEST_SUITE_P(Cuda, BackendSuite,
                          ::testing::Values(OnHeadDim(64), OnHeadDim(96),
                                            OnHeadDim(128), InFp8()),

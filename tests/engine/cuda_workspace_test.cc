@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "kernels/fp8_attention/quantized_kv.h"
 
 namespace overture::engine {
 namespace {
@@ -69,6 +70,16 @@ TEST(CudaWorkspaceTest, QuantizingNeedsRoomForCodesAndScales) {
   EXPECT_EQ(plan.o_codes.bytes, 333 * 4096);
   EXPECT_EQ(plan.row_scales.bytes, 333 * 4);
   EXPECT_EQ(plan.act.bytes, 333 * 14336);
+}
+
+TEST(CudaWorkspaceTest, Fp8AttentionNeedsRoomForALayersKvAndASegmentsQueries) {
+  const CudaWorkspacePlan plan = PlanCudaWorkspace(
+      Llama8B(), {.num_tokens = 1000, .num_new = 300, .fp8_attention = true},
+      ProbeBytes(1000));
+  ExpectDisjoint({plan.o, plan.act, plan.fp8_kv, plan.fp8_queries, plan.logits},
+                 plan.arena_bytes);
+  EXPECT_EQ(plan.fp8_kv.bytes, kernels::Fp8KvBytes(8, 128, 1000));
+  EXPECT_EQ(plan.fp8_queries.bytes, kernels::Fp8QueryBytes(32, 128, 300));
 }
 
 TEST(CudaWorkspaceTest, AllNewTokensUnderAnySelectorAreTheUpperBound) {

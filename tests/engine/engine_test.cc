@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/fake_backend.h"
 #include "tests/support/prefill_harness.h"
 #include "tests/support/status_matchers.h"
 
@@ -552,6 +553,22 @@ TEST_F(EngineTest, ChainPolicyFollowsTheSelector) {
   EXPECT_EQ(sparse.spans, SegmentsOf(SmallSegments()));
   EXPECT_FALSE(sparse.token_pure);
   EXPECT_NE(dense.root, sparse.root);
+}
+
+TEST_F(EngineTest, ABackEndsAttentionMayRefuseSelectorsAndMarkTails) {
+  auto backend = std::make_unique<testing::FakeBackend>(
+      testing::FakeBackend::Options{.fp8_attention = true});
+  const testing::FakeModelFiles files(backend->config());
+  OVERTURE_ASSERT_OK_AND_ASSIGN(
+      const auto engine, Engine::Create({.model_id = "fake"}, files, {},
+                                        std::move(backend), cache_.get()));
+  OVERTURE_EXPECT_OK(engine->Validate({.tokens = {1, 2}}));
+  EXPECT_THAT(
+      engine->Validate({.tokens = {1, 2}, .selector = SmallSegments()}),
+      StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("vertical_slash")));
+  const cache::ChainPolicy dense = engine->ChainPolicyFor({});
+  EXPECT_EQ(dense.spans, SegmentRule::Uniform(kTokensPerBlock));
+  EXPECT_FALSE(dense.token_pure);
 }
 
 TEST(UncachedTailTest, HoldsTheProbeAndTheWindow) {

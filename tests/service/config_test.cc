@@ -40,6 +40,7 @@ TEST(ConfigTest, DefaultsAreSafe) {
   EXPECT_EQ(config.device, engine::DeviceChoice::kAuto);
   EXPECT_EQ(config.dtype, engine::ComputeDType::kAuto);
   EXPECT_EQ(config.linears, engine::LinearPrecision::kBF16);
+  EXPECT_EQ(config.attention, engine::AttentionPrecision::kBF16);
 }
 
 TEST(ConfigTest, FlagsWinOverTheFile) {
@@ -126,7 +127,8 @@ TEST(ConfigTest, HelpIsOneScreenAndNamesEveryOption) {
   for (const std::string& line : lines) EXPECT_LE(line.size(), 80u) << line;
   for (const char* name :
        {"model", "listen", "store", "max_store_bytes", "handle_ttl", "selector",
-        "minference_config", "device", "dtype", "linears", "grace"}) {
+        "minference_config", "device", "dtype", "linears", "attention",
+        "grace"}) {
     EXPECT_THAT(HelpText(), HasSubstr(std::string(" ") + name + "="));
   }
   OVERTURE_ASSERT_OK_AND_ASSIGN(const Config config, Parse({"--help"}));

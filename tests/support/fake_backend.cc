@@ -78,6 +78,14 @@ FakeBackend::FakeBackend(const Options& options) : options_(options) {
   config_.eos_token_ids = {2};
 }
 
+absl::Status FakeBackend::Supports(const engine::SelectorSpec& selector) const {
+  if (!options_.fp8_attention ||
+      selector.kind != engine::SelectorSpec::Kind::kVerticalSlash) {
+    return absl::OkStatus();
+  }
+  return absl::UnimplementedError("fake attention runs no vertical_slash");
+}
+
 absl::StatusOr<engine::PrefillOutput> FakeBackend::Prefill(
     const engine::PrefillJob& job) {
   const KvLayout& layout = options_.layout;

@@ -61,6 +61,8 @@ class FakeBackend final : public engine::Backend {
     int64_t vocab_size = 1000;
     int64_t max_positions = 4096;
     int64_t workspace_bytes_per_token = 100;
+    // Runs no vertical-slash, and is not token-pure.
+    bool fp8_attention = false;
     Gate* gate = nullptr;  // passed before layer 1; may be null
     // Once true, the device is lost at the next layer 1; may be null.
     const std::atomic<bool>* device_fault = nullptr;
@@ -73,6 +75,10 @@ class FakeBackend final : public engine::Backend {
   std::string device_name() const override { return "fake"; }
   int64_t WorkspaceBytes(int64_t num_tokens) const override {
     return num_tokens * options_.workspace_bytes_per_token;
+  }
+  absl::Status Supports(const engine::SelectorSpec& selector) const override;
+  bool attention_is_token_pure() const override {
+    return !options_.fp8_attention;
   }
   absl::StatusOr<engine::PrefillOutput> Prefill(
       const engine::PrefillJob& job) override;
