@@ -75,7 +75,7 @@ TEST(CudaWorkspaceTest, QuantizingNeedsRoomForCodesAndScales) {
 TEST(CudaWorkspaceTest, Fp8AttentionNeedsRoomForALayersKvAndASegmentsQueries) {
   const CudaWorkspacePlan plan = PlanCudaWorkspace(
       Llama8B(), {.num_tokens = 1000, .num_new = 300, .fp8_attention = true},
-      ProbeBytes(1000));
+      kProbeBytes);
   ExpectDisjoint({plan.o, plan.act, plan.fp8_kv, plan.fp8_queries, plan.logits},
                  plan.arena_bytes);
   EXPECT_EQ(plan.fp8_kv.bytes, kernels::Fp8KvBytes(8, 128, 1000));
