@@ -267,13 +267,9 @@ __device__ __forceinline__ void StoreFp8Output(const Fp8KernelParams& p,
   }
 }
 
-// As ReadItem: lane 0 alone reads what it will free.
-__device__ __forceinline__ TileInfo ReadTile(const TileInfo& shared, int lane) {
-  const int4 tile = ptx::LoadShared16(&shared, lane == 0);
-  return {__int_as_float(__shfl_sync(~0u, tile.x, 0)),
-          __int_as_float(__shfl_sync(~0u, tile.y, 0)),
-          __int_as_float(__shfl_sync(~0u, tile.z, 0)),
-          __shfl_sync(~0u, tile.w, 0)};
+__device__ __forceinline__ TileInfo ReadTile(const TileInfo& shared) {
+  const float4 tile = *reinterpret_cast<const float4*>(&shared);
+  return {tile.x, tile.y, tile.z, __float_as_int(tile.w)};
 }
 
 template <typename T>
@@ -365,8 +361,8 @@ __device__ __forceinline__ void ConsumeFp8(const Fp8KernelParams& p,
       // Step 0: no output yet.
       take_stage();
       issue_scores(0);
-      const TileInfo tile[2] = {ReadTile(s.tile[stage][0], lane),
-                                ReadTile(s.tile[stage][1], lane)};
+      const TileInfo tile[2] = {ReadTile(s.tile[stage][0]),
+                                ReadTile(s.tile[stage][1])};
       uint32_t v = v_base + stage * kValueStage;  // of the last step
       uint32_t empty = empty_base + 8 * ring.stage;
       ptx::WgmmaWait<0>();
@@ -381,8 +377,8 @@ __device__ __forceinline__ void ConsumeFp8(const Fp8KernelParams& p,
       // computed again and dropped.
       const auto run_step = [&](auto parity, int step) {
         constexpr int kAt = decltype(parity)::value;
-        const TileInfo tile[2] = {ReadTile(s.tile[stage][0], lane),
-                                  ReadTile(s.tile[stage][1], lane)};
+        const TileInfo tile[2] = {ReadTile(s.tile[stage][0]),
+                                  ReadTile(s.tile[stage][1])};
         const uint32_t this_v = v_base + stage * kValueStage;
         const uint32_t this_empty = empty_base + 8 * ring.stage;
         ring.Next();
@@ -393,7 +389,7 @@ __device__ __forceinline__ void ConsumeFp8(const Fp8KernelParams& p,
         next.Next();
         ready = ptx::BarrierTest(full_base + 8 * next.stage, next.phase);
         finish_step(kAt, tile);
-        if (lane == 0) ptx::BarrierArrive(empty);
+        ptx::BarrierArrive(empty);
         if (++since == T::kFlushSteps) {
           output.AddTo(o);
           output.Take(o);
@@ -407,7 +403,7 @@ __device__ __forceinline__ void ConsumeFp8(const Fp8KernelParams& p,
         IssueFp8Output<T>(o, probs[decltype(parity)::value], v, since == 0);
         ptx::WgmmaWait<0>();
         ptx::FenceRegisters(o);
-        if (lane == 0) ptx::BarrierArrive(empty);
+        ptx::BarrierArrive(empty);
       };
       constexpr std::integral_constant<int, 0> kEven;
       constexpr std::integral_constant<int, 1> kOdd;

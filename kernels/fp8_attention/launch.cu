@@ -19,11 +19,12 @@ __global__ void __launch_bounds__(kThreads, 1)
   auto& s = *reinterpret_cast<typename T::SharedStorage*>(raw);
   if (threadIdx.x == 0) {
     ptx::BarrierInit(&s.q_full, 1);
-    // Every thread reads its part of Q; of the rest lane 0 of each warp.
+    // Every consumer thread reads its part of Q and a step's scales, and frees
+    // them.
     ptx::BarrierInit(&s.q_empty, 128 * kNumConsumers);
     for (int i = 0; i < T::kStages; ++i) {
       ptx::BarrierInit(&s.full[i], 1);
-      ptx::BarrierInit(&s.empty[i], 4 * kNumConsumers);
+      ptx::BarrierInit(&s.empty[i], 128 * kNumConsumers);
     }
     ptx::FenceBarrierInit();
   }
