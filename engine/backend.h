@@ -132,10 +132,15 @@ absl::string_view WeightsName(LinearPrecision linears, absl::string_view dtype);
 enum class ComputeDType : uint8_t { kAuto, kBF16, kF32 };
 
 // kAuto: bf16 where the CPU multiplies it in hardware, else f32. KV is kept in
-// the compute dtype, so what is stored is exactly what attention read. FP8
-// products are simulated: right, but slower than the others.
+// the compute dtype, so what is stored is exactly what attention read.
+//
+// What is in FP8 is simulated, slower than the rest. Attention has the GPU's
+// codes of Q, K and V and its limits (bf16 KV, no single columns), and does not
+// round probabilities: kernels/fp8_attention/fp8_attention_cpu.h.
+// UNIMPLEMENTED names a compute dtype or head dim that it does not take.
 absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(
     const ModelFiles& files, ComputeDType dtype,
-    LinearPrecision linears = LinearPrecision::kBF16);
+    LinearPrecision linears = LinearPrecision::kBF16,
+    AttentionPrecision attention = AttentionPrecision::kBF16);
 
 }  // namespace overture::engine

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "engine/row_pieces.h"
+#include "kernels/fp8_attention/fp8_attention_cpu.h"
 #include "kernels/probe_attention/probe_attention_cpu.h"
 #include "kernels/selectors/static_plans.h"
 #include "kernels/sparse_attention/sparse_attention_cpu.h"
@@ -52,8 +53,10 @@ absl::Status AsInternal(const absl::Status& status) {
 
 }  // namespace
 
-CpuPrefill::CpuPrefill(const CpuWeights& weights, const PrefillJob& job)
+CpuPrefill::CpuPrefill(const CpuWeights& weights, AttentionPrecision attention,
+                       const PrefillJob& job)
     : weights_(weights),
+      attention_(attention),
       job_(job),
       element_bytes_(SizeOf(weights.dtype())),
       pairs_(weights.config().num_layers) {
@@ -83,6 +86,7 @@ CpuPrefill::CpuPrefill(const CpuWeights& weights, const PrefillJob& job)
 }
 
 int64_t CpuPrefill::WorkspaceBytes(const CpuWeights& weights,
+                                   AttentionPrecision attention,
                                    int64_t num_tokens) {
   const ModelConfig& config = weights.config();
   const int64_t element = SizeOf(weights.dtype());
@@ -99,7 +103,12 @@ int64_t CpuPrefill::WorkspaceBytes(const CpuWeights& weights,
   // query tiles, at most one per 64 keys) per query head, votes per KV head.
   const int64_t choosing =
       num_tokens * (config.num_q_heads * 16 + config.num_kv_heads * 4);
-  return rows + queries + chunks + choosing;
+  const int64_t codes = attention == AttentionPrecision::kFp8
+                            ? kernels::Fp8AttentionCpuBytes(
+                                  config.num_q_heads, config.num_kv_heads,
+                                  config.head_dim, piece, num_tokens)
+                            : 0;
+  return rows + queries + chunks + choosing + codes;
 }
 
 MutableLayerKvView CpuPrefill::kv_view() const {
@@ -341,7 +350,9 @@ absl::Status CpuPrefill::Attend(Rows segment, Rows piece) {
       .head_dim = config.head_dim,
       .scale = 1.0f / std::sqrt(static_cast<float>(config.head_dim)),
       .plan = &plan};
-  return AsInternal(kernels::SparseAttentionCpu(params));
+  return AsInternal(attention_ == AttentionPrecision::kFp8
+                        ? kernels::Fp8AttentionCpu(params)
+                        : kernels::SparseAttentionCpu(params));
 }
 
 absl::Status CpuPrefill::ProjectAndMlp(const CpuLayerWeights& weights,

@@ -15,7 +15,9 @@
 //
 // Every step computes a row from that row and from keys up to it, tiles are
 // aligned to absolute positions, and plans are chosen per segment: so the bits
-// of a token's KV do not depend on what follows its segment.
+// of a token's KV do not depend on what follows its segment. Under FP8
+// attention, which scales 64 keys together and subtracts a mean of the first
+// 256, they depend on the rest of its token block, too.
 //
 // One thread; products and attention use OpenMP inside.
 #pragma once
@@ -35,14 +37,18 @@ namespace overture::engine {
 
 class CpuPrefill {
  public:
-  // Borrows both. May throw std::bad_alloc, as Run may.
-  CpuPrefill(const CpuWeights& weights, const PrefillJob& job);
+  // Borrows weights and job. May throw std::bad_alloc, as Run may. REQUIRES of
+  // FP8 attention what CreateCpuBackend and Backend::Supports check.
+  CpuPrefill(const CpuWeights& weights, AttentionPrecision attention,
+             const PrefillJob& job);
 
   // Once. Errors as Backend::Prefill.
   absl::StatusOr<PrefillOutput> Run();
 
   // An upper bound for any selector, views excluded.
-  static int64_t WorkspaceBytes(const CpuWeights& weights, int64_t num_tokens);
+  static int64_t WorkspaceBytes(const CpuWeights& weights,
+                                AttentionPrecision attention,
+                                int64_t num_tokens);
 
  private:
   // Half-open range of absolute positions.
@@ -84,6 +90,7 @@ class CpuPrefill {
   MutableLayerKvView kv_view() const;
 
   const CpuWeights& weights_;
+  const AttentionPrecision attention_;
   const PrefillJob& job_;
   const int64_t element_bytes_;
   SegmentRule segments_;

@@ -66,11 +66,7 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(
     Log(Severity::kWarning,
         absl::StrCat("the GPU is not used: ", backend.status().message()));
   }
-  if (attention == AttentionPrecision::kFp8) {
-    return absl::UnimplementedError(
-        "attention is fp8, which the CPU back end does not have");
-  }
-  return CreateCpuBackend(files, dtype, linears);
+  return CreateCpuBackend(files, dtype, linears, attention);
 }
 
 }  // namespace overture::engine

@@ -24,8 +24,7 @@ using kernels::ParseLinearPrecision;
 // kAuto takes the first GPU if there is one that runs this model in `dtype`,
 // and the CPU otherwise: with a line in the log if a GPU is there. What is
 // wrong with the model's files is an error in any case. kCuda computes in bf16
-// only: INVALID_ARGUMENT with ComputeDType::kF32. The CPU has no FP8 attention:
-// UNIMPLEMENTED. Other errors as
+// only: INVALID_ARGUMENT with ComputeDType::kF32. Other errors as
 // CreateCudaBackend and CreateCpuBackend.
 absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(
     const ModelFiles& files, DeviceChoice device, ComputeDType dtype,

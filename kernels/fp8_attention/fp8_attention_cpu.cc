@@ -210,4 +210,12 @@ absl::Status Fp8AttentionCpu(const SparseAttentionParams& params) {
   return absl::OkStatus();
 }
 
+int64_t Fp8AttentionCpuBytes(int32_t num_q_heads, int32_t num_kv_heads,
+                             int32_t head_dim, int64_t q_len, int64_t kv_len) {
+  const int64_t kv = int64_t{num_kv_heads} * kv_len * head_dim;
+  const int64_t q = int64_t{num_q_heads} * q_len * head_dim;
+  return Fp8KvBytes(num_kv_heads, head_dim, kv_len) +
+         (2 * kv + 2 * q + num_q_heads * q_len) * 4;
+}
+
 }  // namespace overture::kernels

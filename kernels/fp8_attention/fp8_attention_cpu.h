@@ -6,6 +6,8 @@
 // Thread-safe; borrows all pointers, which are the host's, until it returns.
 #pragma once
 
+#include <cstdint>
+
 #include "absl/status/status.h"
 #include "kernels/fp8_attention/quantized_kv.h"
 #include "kernels/sparse_attention/params.h"
@@ -19,5 +21,10 @@ absl::Status QuantizeKvCpu(const QuantizeKvParams& params);
 // Attention over params.plan, single columns included, with codes in place of
 // q, k and v (bf16). Errors as SparseAttentionCpu.
 absl::Status Fp8AttentionCpu(const SparseAttentionParams& params);
+
+// What that allocates, may throw std::bad_alloc for: codes and values of all
+// keys, and queries and outputs in fp32.
+int64_t Fp8AttentionCpuBytes(int32_t num_q_heads, int32_t num_kv_heads,
+                             int32_t head_dim, int64_t q_len, int64_t kv_len);
 
 }  // namespace overture::kernels

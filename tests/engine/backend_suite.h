@@ -35,6 +35,8 @@ struct BackendCase {
   // Whether the bits of a row depend on nothing but its tokens: not on how many
   // rows were computed with it.
   bool bitwise = false;
+  // Whether its attention runs single columns, and so vertical-slash.
+  bool columns = true;
 };
 
 // A vertical-slash selector of one size for all heads.
@@ -50,6 +52,8 @@ class BackendSuite : public ::testing::TestWithParam<BackendCase> {
   // Of the case's head dim.
   static testing::TinyModelOptions Tiny(testing::TinyModelOptions options = {});
   static std::unique_ptr<Backend> NewBackend(const ModelFiles& files);
+  // Whether the case's attention does.
+  static bool Runs(const SelectorSpec& selector);
 
   // The case's tolerance from the naive pass under `mask`, for logits and every
   // layer's K and V.

@@ -43,13 +43,14 @@ TEST(CreateBackendTest, LinearsReachTheBackEnd) {
   EXPECT_EQ(backend->numerics(), "weights=e4m3 compute=f32 kv=f32");
 }
 
-TEST(CreateBackendTest, Fp8AttentionIsTheGpusAlone) {
-  const LoadedTinyModel model({});
-  EXPECT_THAT(
-      CreateBackend(model.files(), DeviceChoice::kCpu, ComputeDType::kF32,
-                    LinearPrecision::kBF16, AttentionPrecision::kFp8),
-      StatusIs(absl::StatusCode::kUnimplemented,
-               HasSubstr("attention is fp8, which the CPU")));
+TEST(CreateBackendTest, Fp8AttentionReachesTheBackEnd) {
+  const LoadedTinyModel model({.head_dim = 64});
+  OVERTURE_ASSERT_OK_AND_ASSIGN(
+      const std::unique_ptr<Backend> backend,
+      CreateBackend(model.files(), DeviceChoice::kCpu, ComputeDType::kBF16,
+                    LinearPrecision::kFp8, AttentionPrecision::kFp8));
+  EXPECT_EQ(backend->numerics(),
+            "weights=e4m3 compute=bf16 kv=bf16 attention=e4m3");
 }
 
 // The tiny model's head dim of 16 is one that no GPU kernel takes, so these
