@@ -1,10 +1,11 @@
-// What FP8 linear layers change in a model's answers: the same tokens through
-// one back end with bf16 and one with FP8 linears, next-token distributions
-// compared position by position.
+// What FP8 changes in a model's answers: the same tokens through one back end
+// all in bf16 and one with FP8 linear layers, attention or both, next-token
+// distributions compared position by position.
 //
-//   linears_accuracy --model PATH --text FILE [--context 512] [--answer 64]
-//                    [--limit 16] [--device cpu] [--compute auto]
-//   linears_accuracy --model PATH --cases FILE ...
+//   precision_accuracy --linears fp8 --attention fp8 --model PATH --text FILE
+//                      [--context 512] [--answer 64] [--limit 16]
+//                      [--device cpu] [--compute auto]
+//   precision_accuracy ... --model PATH --cases FILE ...
 //
 // --text takes windows of `context` + `answer` tokens one after the other and
 // scores the answers. --cases has a case a line: ids of a prompt, a bar, ids of
@@ -40,6 +41,8 @@ ABSL_FLAG(int64_t, answer, 64, "tokens that are scored of each window");
 ABSL_FLAG(int64_t, limit, 16, "windows or cases");
 ABSL_FLAG(std::string, device, "cpu", "auto, cpu or cuda");
 ABSL_FLAG(std::string, compute, "auto", "auto, bf16 or f32");
+ABSL_FLAG(std::string, linears, "bf16", "bf16 or fp8, of the second back end");
+ABSL_FLAG(std::string, attention, "bf16", "as --linears");
 
 namespace overture::engine {
 namespace {
@@ -191,6 +194,11 @@ absl::Status Run() {
       absl::GetFlag(FLAGS_compute) == "f32"    ? ComputeDType::kF32
       : absl::GetFlag(FLAGS_compute) == "bf16" ? ComputeDType::kBF16
                                                : ComputeDType::kAuto;
+  OVERTURE_ASSIGN_OR_RETURN(const LinearPrecision linears,
+                            ParseLinearPrecision(absl::GetFlag(FLAGS_linears)));
+  OVERTURE_ASSIGN_OR_RETURN(
+      const AttentionPrecision attention,
+      ParseAttentionPrecision(absl::GetFlag(FLAGS_attention)));
   OVERTURE_ASSIGN_OR_RETURN(const std::vector<Case> cases, CasesFromFlags());
   if (cases.empty()) {
     return absl::InvalidArgumentError("--text and --cases hold no case");
@@ -202,7 +210,8 @@ absl::Status Run() {
     OVERTURE_ASSIGN_OR_RETURN(
         backends[b],
         CreateBackend(*files, device, dtype,
-                      b == 0 ? LinearPrecision::kBF16 : LinearPrecision::kFp8));
+                      b == 0 ? LinearPrecision::kBF16 : linears,
+                      b == 0 ? AttentionPrecision::kBF16 : attention));
     std::printf("%s on %s\n", backends[b]->numerics().c_str(),
                 backends[b]->device_name().c_str());
   }
@@ -233,7 +242,8 @@ absl::Status Run() {
 
 int main(int argc, char** argv) {
   overture::engine::WaitPassively(argv);
-  absl::SetProgramUsageMessage("compares FP8 linear layers with bf16 ones");
+  absl::SetProgramUsageMessage(
+      "compares FP8 linear layers and attention with bf16");
   absl::ParseCommandLine(argc, argv);
   const absl::Status status = overture::engine::Run();
   if (status.ok()) return 0;
