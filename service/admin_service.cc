@@ -33,6 +33,7 @@ absl::Status Info(const ServiceContext& context, v1::ServerInfo* out) {
       !sizes.empty()) {
     out->set_head_sizes_digest(std::string(sizes.digest().AsStringView()));
   }
+  out->set_numerics(context.engine->backend().numerics());
   out->set_store(context.limits.store_name);
   const cache::KvCache::Stats stats = context.cache->stats();
   v1::CacheStats* cache = out->mutable_cache();

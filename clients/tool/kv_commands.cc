@@ -236,6 +236,7 @@ absl::Status RunInfo(CommandArgs args) {
            {"kv_layout", LayoutText(model.kv_layout())},
            {"compute_dtype", model.compute_dtype()},
            {"backend", model.backend()}}},
+         {"numerics", info.numerics()},
          {"max_prompt_tokens", info.max_prompt_tokens()},
          {"default_selector", SelectorText(info.default_selector())},
          {"head_sizes_digest",
@@ -261,6 +262,7 @@ absl::Status RunInfo(CommandArgs args) {
                info.uptime_ms() / 1000);
   absl::PrintF("model      %s (%s), %s on %s\n", model.name(),
                model.architecture(), model.compute_dtype(), model.backend());
+  absl::PrintF("numerics   %s\n", info.numerics());
   absl::PrintF("KV         %s\n", LayoutText(model.kv_layout()));
   absl::PrintF("limits     %d tokens per prompt\n", info.max_prompt_tokens());
   absl::PrintF("attention  %s unless asked otherwise, %s\n",

@@ -220,6 +220,7 @@ TEST(ServerTest, InfoTellsModelLimitsAndState) {
   EXPECT_EQ(info.running_requests(), 0);
   EXPECT_EQ(info.cache().num_spans(), 3);
   EXPECT_EQ(info.head_sizes_digest(), "");
+  EXPECT_EQ(info.numerics(), "fake");
   EXPECT_EQ(info.unhealthy(), "");
 }
 
