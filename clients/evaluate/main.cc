@@ -8,7 +8,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
@@ -74,13 +73,7 @@ absl::StatusOr<Spelling> ChooseSpelling(const std::string& flag,
 absl::StatusOr<RecordHeader> MakeHeader(const v1::ServerInfo& server,
                                         const DecodeWorker& worker,
                                         Spelling spelling) {
-  const RecordHeader header{
-      .weights_digest = absl::BytesToHexString(server.model().weights_digest()),
-      .tokenizer_digest =
-          absl::BytesToHexString(server.model().tokenizer_digest()),
-      .spelling = spelling == Spelling::kWords ? "words" : "text",
-      .backend = absl::StrCat(server.model().backend(), " ",
-                              server.model().compute_dtype())};
+  const RecordHeader header = HeaderOf(server, spelling);
   if (header.weights_digest != worker.files().weights_digest().Hex() ||
       header.tokenizer_digest != worker.tokenizer()->digest().Hex()) {
     return absl::FailedPreconditionError(absl::StrCat(
@@ -189,6 +182,9 @@ absl::Status Run(const Options& options) {
 
   std::error_code error;
   std::filesystem::create_directories(options.out, error);
+  // Before the server starts, which writes into this folder, too.
+  OVERTURE_ASSIGN_OR_RETURN(
+      LockedFile locked, LockFile(absl::StrCat(options.out, "/records.jsonl")));
   std::string address = options.server;
   ServerProcess own;
   if (address.empty()) {
@@ -204,14 +200,14 @@ absl::Status Run(const Options& options) {
                             OvertureClient::Connect(address));
   OVERTURE_ASSIGN_OR_RETURN(const RecordHeader header,
                             MakeHeader(client->server(), *worker, spelling));
-  OVERTURE_ASSIGN_OR_RETURN(
-      const auto file,
-      RecordFile::Open(absl::StrCat(options.out, "/records.jsonl"), header));
+  OVERTURE_ASSIGN_OR_RETURN(const auto file,
+                            RecordFile::Open(std::move(locked), header));
   OVERTURE_RETURN_IF_ERROR(RunGrid(grid, *client, *worker, spelling, *file));
 
-  const std::string summary = SummaryMarkdown(
-      absl::StrCat(client->server().model().name(), ", ", header.backend),
-      file->records());
+  const std::string summary =
+      SummaryMarkdown(absl::StrCat(client->server().model().name(), ", ",
+                                   header.backend, ", ", header.numerics),
+                      file->records());
   const std::pair<const char*, std::string> outputs[] = {
       {"summary.md", summary},
       {"heat.svg", HeatMapSvg(file->records())},

@@ -103,8 +103,8 @@ std::string HeatMapSvg(absl::Span<const Record> records) {
         double y = y0 + kTop;
         for (const double depth : depths) {
           if (length == *lengths.begin()) {
-            absl::StrAppend(&body, Text(x0 + kLeft - 4, y + 14, "end",
-                                        absl::StrFormat("%.2f", depth)));
+            absl::StrAppend(
+                &body, Text(x0 + kLeft - 4, y + 14, "end", DepthText(depth)));
           }
           const Tally tally =
               pairs.Count(configurations[row], [&](const Record& record) {

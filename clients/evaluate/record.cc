@@ -1,10 +1,13 @@
 #include "clients/evaluate/record.h"
 
+#include <sys/file.h>
+#include <unistd.h>
+
 #include <cerrno>
-#include <cstring>
-#include <filesystem>
 #include <utility>
 
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/status_macros.h"
@@ -16,14 +19,16 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int kVersion = 1;
+constexpr int kVersion = 2;
 
 json ToJson(const RecordHeader& header) {
   return {{"overture_evaluation", kVersion},
           {"weights", header.weights_digest},
           {"tokenizer", header.tokenizer_digest},
           {"spelling", header.spelling},
-          {"backend", header.backend}};
+          {"backend", header.backend},
+          {"numerics", header.numerics},
+          {"head_sizes", header.head_sizes_digest}};
 }
 
 absl::StatusOr<Mode> ModeFromText(absl::string_view text) {
@@ -98,62 +103,92 @@ absl::StatusOr<Record> RecordFromJson(const json& line) {
   return record;
 }
 
-absl::StatusOr<std::unique_ptr<RecordFile>> RecordFile::Open(
-    const std::string& path, const RecordHeader& header) {
-  auto file = std::unique_ptr<RecordFile>(new RecordFile());
-  file->path_ = path;
-  std::string text;
-  std::error_code error;
-  if (std::filesystem::exists(path, error)) {
-    OVERTURE_ASSIGN_OR_RETURN(text, ReadTextFile(path));
-    // A line without its end is what was being written when a run ended.
-    text.resize(text.rfind('\n') + 1);
-    std::filesystem::resize_file(path, text.size(), error);
-    if (error) {
-      return absl::PermissionDeniedError(
-          absl::StrCat("cannot write ", path, ": ", error.message()));
+RecordHeader HeaderOf(const v1::ServerInfo& server, Spelling spelling) {
+  const v1::ModelInfo& model = server.model();
+  return {
+      .weights_digest = absl::BytesToHexString(model.weights_digest()),
+      .tokenizer_digest = absl::BytesToHexString(model.tokenizer_digest()),
+      .spelling = spelling == Spelling::kWords ? "words" : "text",
+      .backend = absl::StrCat(model.backend(), " ", model.compute_dtype()),
+      .numerics = server.numerics(),
+      .head_sizes_digest = absl::BytesToHexString(server.head_sizes_digest())};
+}
+
+absl::StatusOr<LockedFile> LockFile(const std::string& path) {
+  LockedFile locked{.path = path};
+  locked.file.reset(std::fopen(path.c_str(), "ae"));  // not for child processes
+  if (locked.file == nullptr) {
+    return absl::ErrnoToStatus(errno, absl::StrCat("cannot write ", path));
+  }
+  if (flock(fileno(locked.file.get()), LOCK_EX | LOCK_NB) != 0) {
+    if (errno == EWOULDBLOCK) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          path,
+          " is being written by another evaluation: let it end, or "
+          "choose another --out"));
     }
+    return absl::ErrnoToStatus(errno, absl::StrCat("cannot lock ", path));
   }
-  file->file_ = std::fopen(path.c_str(), "a");
-  if (file->file_ == nullptr) {
-    return absl::PermissionDeniedError(
-        absl::StrCat("cannot write ", path, ": ", std::strerror(errno)));
+  return locked;
+}
+
+absl::StatusOr<std::unique_ptr<RecordFile>> RecordFile::Open(
+    LockedFile file, const RecordHeader& header) {
+  auto records = std::unique_ptr<RecordFile>(new RecordFile(std::move(file)));
+  const std::string& path = records->file_.path;
+  OVERTURE_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path));
+  OVERTURE_RETURN_IF_ERROR(records->Read(text, header));
+  // A line without its end is what was being written when a run ended.
+  const size_t whole = text.rfind('\n') + 1;
+  if (whole < text.size() && ftruncate(fileno(records->file_.file.get()),
+                                       static_cast<off_t>(whole)) != 0) {
+    return absl::ErrnoToStatus(errno, absl::StrCat("cannot cut ", path));
   }
-  if (text.empty()) {
-    OVERTURE_RETURN_IF_ERROR(file->WriteLine(ToJson(header)));
-    return file;
+  if (whole == 0) {
+    OVERTURE_RETURN_IF_ERROR(records->WriteLine(ToJson(header)));
   }
-  const std::vector<absl::string_view> lines =
-      absl::StrSplit(text, '\n', absl::SkipEmpty());
-  if (ParseLine(lines[0]) != ToJson(header)) {
+  return records;
+}
+
+absl::Status RecordFile::Read(const std::string& text,
+                              const RecordHeader& header) {
+  std::vector<absl::string_view> lines = absl::StrSplit(text, '\n');
+  const absl::string_view torn = lines.back();
+  lines.pop_back();
+  // A header may be torn, too, and is ours if it begins as ours does.
+  const bool ours = lines.empty()
+                        ? absl::StartsWith(ToJson(header).dump(), torn)
+                        : ParseLine(lines[0]) == ToJson(header);
+  if (!ours) {
     return absl::FailedPreconditionError(absl::StrCat(
-        path, " holds results of something else, ", lines[0], " and not ",
-        ToJson(header).dump(), ": choose another --out"));
+        file_.path, " holds something else, ",
+        absl::CHexEscape((lines.empty() ? torn : lines[0]).substr(0, 1000)),
+        " and not ", ToJson(header).dump(), ": choose another --out"));
   }
   for (size_t i = 1; i < lines.size(); ++i) {
     absl::StatusOr<Record> record = RecordFromJson(ParseLine(lines[i]));
     if (!record.ok()) {
-      return absl::DataLossError(absl::StrCat(path, ", line ", i + 1, ": ",
-                                              record.status().message()));
+      return absl::DataLossError(absl::StrCat(file_.path, ", line ", i + 1,
+                                              ": ", record.status().message()));
     }
-    file->keys_.insert(Key(*record));
-    file->records_.push_back(*std::move(record));
+    if (!keys_.insert(Key(*record)).second) {
+      return absl::DataLossError(absl::StrCat(file_.path, ", line ", i + 1,
+                                              " repeats ", Key(*record)));
+    }
+    records_.push_back(*std::move(record));
   }
-  return file;
-}
-
-RecordFile::~RecordFile() {
-  if (file_ != nullptr) std::fclose(file_);
+  return absl::OkStatus();
 }
 
 absl::Status RecordFile::WriteLine(const json& line) {
   // Bytes of half a character, which an answer may end with, become U+FFFD.
   const std::string text =
       line.dump(-1, ' ', true, json::error_handler_t::replace) + "\n";
-  if (std::fwrite(text.data(), 1, text.size(), file_) != text.size() ||
-      std::fflush(file_) != 0) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("cannot write ", path_, ": ", std::strerror(errno)));
+  std::FILE* file = file_.file.get();
+  if (std::fwrite(text.data(), 1, text.size(), file) != text.size() ||
+      std::fflush(file) != 0) {
+    return absl::ErrnoToStatus(errno,
+                               absl::StrCat("cannot write ", file_.path));
   }
   return absl::OkStatus();
 }
@@ -161,7 +196,7 @@ absl::Status RecordFile::WriteLine(const json& line) {
 absl::Status RecordFile::Append(const Record& record) {
   if (!keys_.insert(Key(record)).second) {
     return absl::AlreadyExistsError(
-        absl::StrCat(path_, " holds ", Key(record), " already"));
+        absl::StrCat(file_.path, " holds ", Key(record), " already"));
   }
   records_.push_back(record);
   return WriteLine(ToJson(record));

@@ -1,8 +1,9 @@
 // The results of an evaluation: one JSON line per sample, turn and
 // configuration behind a header line (docs/evaluation.md, section 5).
 //
-// RecordFile: one thread, one process at a time. A record is on its way to the
-// disk when Append returns: it survives the end of this process.
+// RecordFile: one thread, and by a lock on the file one process at a time. A
+// record is on its way to the disk when Append returns: it survives the end of
+// this process.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +11,7 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -17,7 +19,9 @@
 #include "absl/strings/string_view.h"
 #include "clients/evaluate/grid.h"
 #include "clients/evaluate/score.h"
+#include "clients/evaluate/spelling.h"
 #include "nlohmann/json_fwd.hpp"
+#include "overture/v1/admin.pb.h"
 
 namespace overture::clients {
 
@@ -47,19 +51,36 @@ struct RecordHeader {
   std::string weights_digest;  // hexadecimal, as the rest
   std::string tokenizer_digest;
   std::string spelling;
-  std::string backend;  // "cpu bf16"
+  std::string backend;            // "cpu bf16"
+  std::string numerics;           // ServerInfo.numerics
+  std::string head_sizes_digest;  // empty: the server holds none
 
   friend bool operator==(const RecordHeader&, const RecordHeader&) = default;
 };
 
+// What `server` answers with, in samples of that spelling.
+RecordHeader HeaderOf(const v1::ServerInfo& server, Spelling spelling);
+
+// A file that no other process appends to while this lives.
+struct LockedFile {
+  struct Close {
+    void operator()(std::FILE* file) const { std::fclose(file); }
+  };
+  std::string path;
+  std::unique_ptr<std::FILE, Close> file;  // appends
+};
+// Makes the file if absent, changes nothing else. FAILED_PRECONDITION if
+// another process has it; what the system says if it cannot be written.
+absl::StatusOr<LockedFile> LockFile(const std::string& path);
+
 class RecordFile {
  public:
-  // Makes the file, or continues it: a torn last line is cut off.
-  // FAILED_PRECONDITION if it holds results of something else, DATA_LOSS naming
-  // the line for one that is no record.
+  // Begins an empty file, or continues one: a torn last line is cut off.
+  // FAILED_PRECONDITION if it holds anything but results under this header,
+  // DATA_LOSS naming the line for one that is no record or repeats one; then it
+  // is left as it was.
   static absl::StatusOr<std::unique_ptr<RecordFile>> Open(
-      const std::string& path, const RecordHeader& header);
-  ~RecordFile();
+      LockedFile file, const RecordHeader& header);
   RecordFile(const RecordFile&) = delete;
   RecordFile& operator=(const RecordFile&) = delete;
 
@@ -70,11 +91,11 @@ class RecordFile {
   absl::Status Append(const Record& record);
 
  private:
-  RecordFile() = default;
+  explicit RecordFile(LockedFile file) : file_(std::move(file)) {}
+  absl::Status Read(const std::string& text, const RecordHeader& header);
   absl::Status WriteLine(const nlohmann::json& json);
 
-  std::string path_;
-  std::FILE* file_ = nullptr;
+  LockedFile file_;
   std::vector<Record> records_;
   std::set<std::string> keys_;
 };

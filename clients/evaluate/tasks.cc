@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cmath>
 #include <iterator>
 #include <map>
 #include <set>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -444,8 +446,17 @@ class SampleMaker {
 
 }  // namespace
 
+std::string DepthText(double depth) {
+  std::string text = absl::StrFormat("%.2f", depth);
+  double read = 0;
+  if (absl::SimpleAtod(text, &read) && read == depth) return text;
+  char shortest[32];
+  return {shortest,
+          std::to_chars(std::begin(shortest), std::end(shortest), depth).ptr};
+}
+
 std::string ToString(const SampleId& id) {
-  return absl::StrFormat("%s/%d/%.2f/%d", id.task, id.length, id.depth,
+  return absl::StrFormat("%s/%d/%s/%d", id.task, id.length, DepthText(id.depth),
                          id.seed);
 }
 

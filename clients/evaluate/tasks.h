@@ -23,7 +23,10 @@ struct SampleId {
   double depth = 0;    // [0, 1], of what the first question asks for
   int64_t seed = 0;
 };
-// "kv/2048/0.50/7"
+// "0.50": two decimals where they are the whole number, else ("0.125") as few
+// digits as tell it from every other.
+std::string DepthText(double depth);
+// "kv/2048/0.50/7", "kv/2048/0.125/7": different for different samples.
 std::string ToString(const SampleId& id);
 
 // One question. The answer follows the question's last token.

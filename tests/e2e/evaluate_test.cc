@@ -137,6 +137,36 @@ TEST_F(EvaluateTest, WhatIsWrongWithTheGridIsSaidBeforeAnythingRuns) {
   EXPECT_FALSE(std::filesystem::exists(out_));
 }
 
+TEST_F(EvaluateTest, AFolderInUseIsRefused) {
+  std::filesystem::create_directory(out_);
+  OVERTURE_ASSERT_OK_AND_ASSIGN(const clients::LockedFile file,
+                                clients::LockFile(out_ + "/records.jsonl"));
+  const ProgramResult run = RunProgram("overture", Args({}));
+  EXPECT_EQ(run.exit_code, 1);
+  EXPECT_THAT(run.err, HasSubstr(absl::StrCat("FAILED_PRECONDITION: ", out_,
+                                              "/records.jsonl")));
+}
+
+TEST_F(EvaluateTest, ResultsOfOtherNumericsAreRefused) {
+  std::vector<std::string> grid = {"--tasks=passkey", "--lengths=512",
+                                   "--depths=0.5", "--selectors=dense",
+                                   "--views=full"};
+  numerics_ = {"--device=cpu", "--dtype=bf16"};
+  StartServerWith(kModel);
+  grid.push_back(absl::StrCat("--server=", server().address()));
+  Evaluate(grid);
+  const std::string before = File("records.jsonl");
+  EXPECT_THAT(before, HasSubstr("weights=bf16 compute=bf16 kv=bf16"));
+  EXPECT_THAT(File("summary.md"), HasSubstr("weights=bf16"));
+
+  StartServerWith(kModel, {"--linears=fp8"});
+  grid.back() = absl::StrCat("--server=", server().address());
+  const ProgramResult run = RunProgram("overture", Args(grid));
+  EXPECT_EQ(run.exit_code, 1);
+  EXPECT_THAT(run.err, HasSubstr("another --out"));
+  EXPECT_EQ(File("records.jsonl"), before);
+}
+
 // The gate. Of 16 samples; what was reached when this was written less one,
 // which another machine's rounding may turn. Raise them when something gets
 // better; lowering one needs a reason in its commit.

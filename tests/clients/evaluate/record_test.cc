@@ -3,7 +3,9 @@
 #include <fstream>
 #include <memory>
 #include <string>
+#include <utility>
 
+#include "base/status_macros.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
@@ -20,7 +22,9 @@ using ::testing::SizeIs;
 const RecordHeader kHeader = {.weights_digest = "aa",
                               .tokenizer_digest = "bb",
                               .spelling = "words",
-                              .backend = "cpu bf16"};
+                              .backend = "cpu bf16",
+                              .numerics = "weights=bf16",
+                              .head_sizes_digest = "cc"};
 
 Record MakeRecord(int64_t seed) {
   return {.sample = {"kv", 1024, 0.25, seed},
@@ -38,10 +42,24 @@ Record MakeRecord(int64_t seed) {
 
 class RecordFileTest : public ::testing::Test {
  protected:
+  absl::StatusOr<std::unique_ptr<RecordFile>> TryOpen(
+      const RecordHeader& header = kHeader) {
+    OVERTURE_ASSIGN_OR_RETURN(LockedFile file, LockFile(path_));
+    return RecordFile::Open(std::move(file), header);
+  }
   std::unique_ptr<RecordFile> Open() {
-    auto file = RecordFile::Open(path_, kHeader);
+    auto file = TryOpen();
     OVERTURE_EXPECT_OK(file);
     return file.ok() ? *std::move(file) : nullptr;
+  }
+  void Write(const std::string& text) { std::ofstream(path_) << text; }
+  // Is no file of ours, and stays as it is.
+  void ExpectRefused(const std::string& text) {
+    Write(text);
+    EXPECT_THAT(TryOpen(), StatusIs(absl::StatusCode::kFailedPrecondition,
+                                    HasSubstr("another --out")))
+        << text;
+    EXPECT_EQ(Contents(), text);
   }
   std::string Contents() const {
     std::ifstream file(path_);
@@ -91,20 +109,93 @@ TEST_F(RecordFileTest, NothingStandsThereTwice) {
   EXPECT_THAT(file->records(), SizeIs(1));
 }
 
-TEST_F(RecordFileTest, AFileOfAnotherModelIsRefused) {
+TEST_F(RecordFileTest, ATornHeaderIsWrittenAnew) {
   Open();
-  RecordHeader other = kHeader;
-  other.weights_digest = "cc";
-  EXPECT_THAT(RecordFile::Open(path_, other),
-              StatusIs(absl::StatusCode::kFailedPrecondition,
-                       HasSubstr("another --out")));
+  const std::string whole = Contents();
+  for (size_t size = 0; size < whole.size(); size += 7) {
+    Write(whole.substr(0, size));
+    OVERTURE_EXPECT_OK(TryOpen());
+    EXPECT_EQ(Contents(), whole);
+  }
+}
+
+TEST_F(RecordFileTest, ResultsOfAnythingElseAreRefused) {
+  OVERTURE_ASSERT_OK(Open()->Append(MakeRecord(1)));
+  // A last line that is torn is not cut off, either.
+  Write(Contents() + "{\"task");
+  const std::string before = Contents();
+  const auto refused = [&](auto change) {
+    RecordHeader other = kHeader;
+    change(other);
+    EXPECT_THAT(TryOpen(other), StatusIs(absl::StatusCode::kFailedPrecondition,
+                                         HasSubstr("another --out")));
+    EXPECT_EQ(Contents(), before);
+  };
+  refused([](RecordHeader& h) { h.weights_digest = "x"; });
+  refused([](RecordHeader& h) { h.tokenizer_digest = "x"; });
+  refused([](RecordHeader& h) { h.spelling = "text"; });
+  refused([](RecordHeader& h) { h.backend = "cpu f32"; });
+  refused([](RecordHeader& h) { h.numerics = "weights=e4m3"; });
+  refused([](RecordHeader& h) { h.head_sizes_digest = ""; });
+}
+
+TEST_F(RecordFileTest, AForeignFileIsLeftAlone) {
+  ExpectRefused("\n");
+  ExpectRefused("\n\n\n");
+  ExpectRefused("notes without an end of line");
+  ExpectRefused("notes\nand more");
+  ExpectRefused("{\"overture_evaluation\": 1}\n");
+  ExpectRefused(std::string("\0\xff", 2));
 }
 
 TEST_F(RecordFileTest, ALineThatIsNoRecordIsNamed) {
-  Open();
-  std::ofstream(path_, std::ios::app) << "{\"task\": 7}\n";
-  EXPECT_THAT(RecordFile::Open(path_, kHeader),
-              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("line 2")));
+  OVERTURE_ASSERT_OK(Open()->Append(MakeRecord(1)));
+  const std::string whole = Contents();
+  for (const char* line : {"{\"task\": 7}", "", "[]"}) {
+    Write(whole + line + "\ntorn");
+    EXPECT_THAT(TryOpen(),
+                StatusIs(absl::StatusCode::kDataLoss, HasSubstr("line 3")));
+    EXPECT_EQ(Contents(), whole + line + "\ntorn");
+  }
+}
+
+TEST_F(RecordFileTest, ALineThatRepeatsARecordIsNamed) {
+  OVERTURE_ASSERT_OK(Open()->Append(MakeRecord(1)));
+  const std::string whole = Contents();
+  Write(whole + whole.substr(whole.find('\n') + 1));
+  EXPECT_THAT(TryOpen(), StatusIs(absl::StatusCode::kDataLoss,
+                                  HasSubstr("line 3 repeats kv/1024")));
+}
+
+TEST_F(RecordFileTest, OneAtATimeMayWrite) {
+  auto first = Open();
+  EXPECT_THAT(LockFile(path_), StatusIs(absl::StatusCode::kFailedPrecondition,
+                                        HasSubstr(path_)));
+  first.reset();
+  OVERTURE_EXPECT_OK(LockFile(path_));
+}
+
+TEST_F(RecordFileTest, AFileThatCannotBeMadeIsNamed) {
+  EXPECT_THAT(LockFile(dir_.Join("absent/records.jsonl")),
+              StatusIs(absl::StatusCode::kNotFound,
+                       HasSubstr("absent/records.jsonl: No such file")));
+}
+
+TEST(RecordHeaderTest, HoldsWhatTheServerSays) {
+  v1::ServerInfo server;
+  server.mutable_model()->set_weights_digest("\x0a");
+  server.mutable_model()->set_tokenizer_digest("\x0b");
+  server.mutable_model()->set_backend("cpu");
+  server.mutable_model()->set_compute_dtype("f32");
+  server.set_numerics("weights=e4m3 compute=f32 kv=f32");
+  server.set_head_sizes_digest("\x0c");
+  EXPECT_EQ(HeaderOf(server, Spelling::kText),
+            (RecordHeader{.weights_digest = "0a",
+                          .tokenizer_digest = "0b",
+                          .spelling = "text",
+                          .backend = "cpu f32",
+                          .numerics = "weights=e4m3 compute=f32 kv=f32",
+                          .head_sizes_digest = "0c"}));
 }
 
 TEST_F(RecordFileTest, KeysTellApartWhateverDiffers) {
@@ -115,6 +206,7 @@ TEST_F(RecordFileTest, KeysTellApartWhateverDiffers) {
     EXPECT_NE(Key(other), Key(record));
   };
   differs([](Record& r) { r.sample.depth = 0.5; });
+  differs([](Record& r) { r.sample.depth = 0.251; });
   differs([](Record& r) { r.mode = Mode::kSingle; });
   differs([](Record& r) { r.turn = 0; });
   differs([](Record& r) { r.configuration.selector = kDense; });
