@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <functional>
 #include <iterator>
+#include <limits>
 #include <set>
+#include <type_traits>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -34,19 +36,31 @@ absl::StatusOr<std::vector<std::string>> Items(absl::string_view flag,
   return items;
 }
 
-absl::StatusOr<std::vector<double>> Numbers(absl::string_view flag,
-                                            absl::string_view text, double low,
-                                            double high) {
+bool ParseNumber(absl::string_view text, double* number) {
+  return absl::SimpleAtod(text, number);
+}
+bool ParseNumber(absl::string_view text, int64_t* number) {
+  return absl::SimpleAtoi(text, number);
+}
+
+template <typename T>
+absl::StatusOr<std::vector<T>> Numbers(absl::string_view flag,
+                                       absl::string_view text, T low, T high) {
   OVERTURE_ASSIGN_OR_RETURN(const std::vector<std::string> items,
                             Items(flag, text));
-  std::vector<double> numbers;
+  std::vector<T> numbers;
   for (const std::string& item : items) {
-    double number = 0;
-    if (!absl::SimpleAtod(item, &number) || !(number >= low) ||
-        !(number <= high)) {
+    T number = 0;
+    if (!ParseNumber(item, &number) || !(number >= low) || !(number <= high)) {
       return absl::InvalidArgumentError(
-          absl::StrCat("'", item, "' in --", flag, " must be a number within [",
-                       low, ", ", high, "]"));
+          absl::StrCat("'", item, "' in --", flag, " must be ",
+                       std::is_integral_v<T> ? "an integer" : "a number",
+                       " within [", low, ", ", high, "]"));
+    }
+    if (number == 0) number = 0;  // from -0, which is spelled differently
+    if (std::find(numbers.begin(), numbers.end(), number) != numbers.end()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--", flag, "=", text, " holds ", item, " twice"));
     }
     numbers.push_back(number);
   }
@@ -100,10 +114,11 @@ std::string Label(const Configuration& configuration) {
 
 absl::StatusOr<Grid> ParseGrid(const GridFlags& flags) {
   OVERTURE_ASSIGN_OR_RETURN(const auto tasks, Items("tasks", flags.tasks));
-  OVERTURE_ASSIGN_OR_RETURN(const auto lengths,
-                            Numbers("lengths", flags.lengths, 64, 1 << 21));
+  OVERTURE_ASSIGN_OR_RETURN(
+      const auto lengths,
+      Numbers<int64_t>("lengths", flags.lengths, 64, 1 << 21));
   OVERTURE_ASSIGN_OR_RETURN(const auto depths,
-                            Numbers("depths", flags.depths, 0, 1));
+                            Numbers<double>("depths", flags.depths, 0, 1));
   OVERTURE_ASSIGN_OR_RETURN(auto selectors,
                             Items("selectors", flags.selectors));
   OVERTURE_ASSIGN_OR_RETURN(auto views, Items("views", flags.views));
@@ -124,17 +139,32 @@ absl::StatusOr<Grid> ParseGrid(const GridFlags& flags) {
   const std::vector<std::string> known = TaskNames();
   for (const std::string& task : tasks) {
     if (std::find(known.begin(), known.end(), task) == known.end()) {
-      return absl::NotFoundError(absl::StrCat("no task '", task,
-                                              "' (--tasks); there are ",
-                                              absl::StrJoin(known, ", ")));
+      return absl::InvalidArgumentError(
+          absl::StrCat("no task '", task, "' (--tasks); there are ",
+                       absl::StrJoin(known, ", ")));
     }
+  }
+  // In floating point: a product of integers may not fit.
+  const double num_samples =
+      static_cast<double>(flags.seeds) * static_cast<double>(tasks.size()) *
+      static_cast<double>(lengths.size()) * static_cast<double>(depths.size());
+  if (num_samples > kMaxSamples) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--seeds=", flags.seeds, " for ", tasks.size(), " --tasks, ",
+        lengths.size(), " --lengths and ", depths.size(), " --depths makes ",
+        num_samples, " samples, at most ", kMaxSamples, " are accepted"));
+  }
+  if (flags.first_seed > std::numeric_limits<int64_t>::max() - flags.seeds) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--first-seed=", flags.first_seed,
+                     " with --seeds=", flags.seeds, " is beyond 64 bits"));
   }
   for (int64_t i = 0; i < flags.seeds; ++i) {
     for (const std::string& task : tasks) {
-      for (const double length : lengths) {
+      for (const int64_t length : lengths) {
         for (const double depth : depths) {
           grid.samples.push_back({.task = task,
-                                  .length = static_cast<int64_t>(length),
+                                  .length = length,
                                   .depth = depth,
                                   .seed = flags.first_seed + i});
         }

@@ -57,8 +57,10 @@ struct Grid {
   int turns = 1;
 };
 
-// INVALID_ARGUMENT names the flag and what it accepts; NOT_FOUND an unknown
-// task.
+// What a grid may hold at most: 64 MB of ids, years of work.
+inline constexpr int64_t kMaxSamples = 1'000'000;
+
+// INVALID_ARGUMENT names the flag and what it accepts.
 absl::StatusOr<Grid> ParseGrid(const GridFlags& flags);
 
 }  // namespace overture::clients

@@ -3,7 +3,6 @@
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -22,6 +21,7 @@
 #include "clients/evaluate/runner.h"
 #include "clients/evaluate/summary.h"
 #include "clients/evaluate/tasks.h"
+#include "clients/evaluate/write_file.h"
 #include "clients/tool/child_process.h"
 #include "clients/tool/flags.h"
 #include "clients/tool/progress_bar.h"
@@ -40,13 +40,6 @@ struct Options {
   std::string prompts;
   std::string spelling = "auto";
 };
-
-absl::Status WriteFile(const std::string& path, const std::string& text) {
-  std::ofstream file(path);
-  file << text << std::flush;
-  if (file) return absl::OkStatus();
-  return absl::PermissionDeniedError(absl::StrCat("cannot write ", path));
-}
 
 TokenizeText TokenizeWith(const engine::Tokenizer& tokenizer) {
   return [&tokenizer](
@@ -182,6 +175,10 @@ absl::Status Run(const Options& options) {
 
   std::error_code error;
   std::filesystem::create_directories(options.out, error);
+  if (error) {
+    return absl::ErrnoToStatus(error.value(),
+                               absl::StrCat("cannot make --out=", options.out));
+  }
   // Before the server starts, which writes into this folder, too.
   OVERTURE_ASSIGN_OR_RETURN(
       LockedFile locked, LockFile(absl::StrCat(options.out, "/records.jsonl")));

@@ -89,6 +89,7 @@ absl::Status FlagParser::Parse(absl::Span<const std::string> args) {
     if (arg == "--help" || arg == "-h") help_requested_ = true;
   }
   if (help_requested_) return absl::OkStatus();
+  for (Flag& flag : flags_) flag.given = false;
   for (size_t i = 0; i < args.size(); ++i) {
     absl::string_view text = args[i];
     if (!absl::ConsumePrefix(&text, "--") || text.empty()) {
@@ -114,6 +115,10 @@ absl::Status FlagParser::Parse(absl::Span<const std::string> args) {
         return absl::InvalidArgumentError(
             absl::StrCat("--", flag->name, " needs a value"));
       }
+    }
+    if (flag->given) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--", flag->name, " is given twice"));
     }
     OVERTURE_RETURN_IF_ERROR(Assign(flag->name, flag->target, *value));
     flag->given = true;

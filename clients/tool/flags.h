@@ -30,8 +30,8 @@ class FlagParser {
   using Target = std::variant<std::string*, int32_t*, int64_t*, double*, bool*>;
   void Add(std::string name, Target target, std::string help);
 
-  // INVALID_ARGUMENT naming the flag for one that is unknown, lacks its value
-  // or has a malformed one, and for anything that is no flag.
+  // INVALID_ARGUMENT naming the flag for one that is unknown, lacks its value,
+  // has a malformed one or is given twice, and for anything that is no flag.
   absl::Status Parse(absl::Span<const std::string> args);
 
   // True after --help; then nothing else was checked.

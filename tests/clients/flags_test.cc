@@ -82,6 +82,11 @@ TEST_F(FlagsTest, MistakesAreNamed) {
               StatusIs(kInvalid, HasSubstr("true or false")));
 }
 
+TEST_F(FlagsTest, AFlagIsGivenOnce) {
+  EXPECT_THAT(Parse({"--max-tokens=1", "--json", "--max_tokens", "1"}),
+              StatusIs(kInvalid, HasSubstr("--max-tokens is given twice")));
+}
+
 TEST_F(FlagsTest, HelpWinsOverEverythingAndShowsDefaults) {
   OVERTURE_ASSERT_OK(Parse({"--bad", "--help"}));
   EXPECT_TRUE(flags_.help_requested());

@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
+#include <fstream>
 #include <map>
 #include <memory>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -131,10 +133,25 @@ TEST_F(EvaluateTest, AServerOfAnotherModelIsRefused) {
 }
 
 TEST_F(EvaluateTest, WhatIsWrongWithTheGridIsSaidBeforeAnythingRuns) {
-  const ProgramResult run = RunProgram("overture", Args({"--views=h2o"}));
-  EXPECT_EQ(run.exit_code, 2);
-  EXPECT_THAT(run.err, HasSubstr("'h2o'"));
-  EXPECT_FALSE(std::filesystem::exists(out_));
+  const std::pair<const char*, const char*> cases[] = {
+      {"--views=h2o", "'h2o'"},
+      {"--selectors=sparse", "'sparse'"},
+      {"--tasks=riddle", "'riddle'"},
+      {"--seeds=2000000000", "at most 1000000"},
+  };
+  for (const auto& [flag, text] : cases) {
+    const ProgramResult run = RunProgram("overture", Args({flag}));
+    EXPECT_EQ(run.exit_code, 2) << flag;
+    EXPECT_THAT(run.err, HasSubstr(text));
+    EXPECT_FALSE(std::filesystem::exists(out_));
+  }
+}
+
+TEST_F(EvaluateTest, AFolderThatCannotBeMadeIsNamed) {
+  std::ofstream(out_) << "a file";
+  const ProgramResult run = RunProgram("overture", Args({}));
+  EXPECT_EQ(run.exit_code, 1);
+  EXPECT_THAT(run.err, HasSubstr(absl::StrCat("--out=", out_)));
 }
 
 TEST_F(EvaluateTest, AFolderInUseIsRefused) {

@@ -1,5 +1,7 @@
 #include "clients/evaluate/grid.h"
 
+#include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -79,8 +81,30 @@ TEST(GridTest, WhatIsWrongIsNamed) {
   invalid({.seeds = 0}, "--seeds");
   invalid({.tasks = ""}, "--tasks is empty");
   invalid({.tasks = "kv;kv"}, "twice");
-  EXPECT_THAT(ParseGrid({.tasks = "riddle"}),
-              StatusIs(absl::StatusCode::kNotFound, HasSubstr("passkey")));
+  invalid({.tasks = "riddle"}, "passkey");
+  invalid({.lengths = "1024.5"}, "'1024.5' in --lengths must be an integer");
+  invalid({.lengths = "1024;01024"}, "--lengths=1024;01024 holds 01024 twice");
+  invalid({.depths = "0.5;.50"}, "twice");
+  invalid({.depths = "0;-0"}, "twice");
+  invalid({.depths = "nan"}, "'nan' in --depths");
+  // Refused, not run out of memory on.
+  invalid({.seeds = 2'000'000'000}, "6e+10 samples, at most 1000000");
+  invalid({.first_seed = std::numeric_limits<int64_t>::max()},
+          "is beyond 64 bits");
+}
+
+TEST(GridTest, NoSampleStandsThereTwice) {
+  OVERTURE_ASSERT_OK_AND_ASSIGN(
+      const Grid grid,
+      ParseGrid({.tasks = "kv",
+                 .lengths = "1024",
+                 .depths = "-0;0.121;0.124;0.125;0.12;0.3333333333333333"}));
+  std::vector<std::string> ids;
+  for (const SampleId& id : grid.samples) ids.push_back(ToString(id));
+  EXPECT_THAT(
+      ids, ElementsAre("kv/1024/0.00/1", "kv/1024/0.121/1", "kv/1024/0.124/1",
+                       "kv/1024/0.125/1", "kv/1024/0.12/1",
+                       "kv/1024/0.3333333333333333/1"));
 }
 
 }  // namespace
