@@ -283,13 +283,14 @@ TEST_P(BackendSuite, VerticalSlashWithHugeBudgetsIsDense) {
   if (!GetParam().columns) GTEST_SKIP() << "no vertical-slash";
   const LoadedTinyModel model(Tiny());
   const auto backend = NewBackend(model.files());
-  const std::vector<int32_t> tokens = RandomTokens(900, 320, 7);
+  const std::vector<int32_t> tokens = RandomTokens(2600, 320, 7);
   OVERTURE_ASSERT_OK_AND_ASSIGN(const RecordedPrefill dense,
                                 RunPrefill(*backend, tokens));
+  // Eight segments of 256 and a part of one of 1,024.
   OVERTURE_ASSERT_OK_AND_ASSIGN(
       const RecordedPrefill sparse,
       RunPrefill(*backend, tokens,
-                 {.selector = VerticalSlash(1 << 20, 1 << 20, 512)}));
+                 {.selector = VerticalSlash(1 << 20, 1 << 20, 256)}));
   // The same keys, perhaps in another order.
   EXPECT_LT(RelativeRms(sparse.output.logits, dense.output.logits),
             GetParam().tolerance);
