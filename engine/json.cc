@@ -1,6 +1,10 @@
 #include "engine/json.h"
 
 #include <limits>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -40,13 +44,34 @@ absl::Status WrongType(absl::string_view key, const nlohmann::json& value,
 }  // namespace
 
 absl::StatusOr<nlohmann::json> ParseJson(absl::string_view text,
-                                         absl::string_view what) {
+                                         absl::string_view what,
+                                         DuplicateMembers duplicates) {
   if (DeeperThan(text, kMaxJsonDepth)) {
     return absl::InvalidArgumentError(absl::StrCat(
         what, ": JSON is nested deeper than ", kMaxJsonDepth, " levels"));
   }
   try {
-    return nlohmann::json::parse(text.begin(), text.end());
+    if (duplicates == DuplicateMembers::kLastWins) {
+      return nlohmann::json::parse(text.begin(), text.end());
+    }
+    std::vector<std::set<std::string>> open;  // names, by enclosing object
+    std::string twice;
+    using Event = nlohmann::json::parse_event_t;
+    nlohmann::json root = nlohmann::json::parse(
+        text.begin(), text.end(),
+        [&open, &twice](int, Event event, nlohmann::json& value) {
+          if (event == Event::object_start) open.emplace_back();
+          if (event == Event::object_end) open.pop_back();
+          if (event == Event::key) {
+            std::string name = value.get<std::string>();
+            if (open.back().count(name) > 0) twice = name;
+            open.back().insert(std::move(name));
+          }
+          return true;
+        });
+    if (twice.empty()) return root;
+    return absl::InvalidArgumentError(absl::StrCat(
+        what, ": '", twice.substr(0, 20), "' stands twice in one object"));
   } catch (const nlohmann::json::exception& error) {
     return absl::InvalidArgumentError(absl::StrCat(what, ": ", error.what()));
   }

@@ -21,8 +21,13 @@ inline constexpr int kMaxJsonDepth = 64;
 // `what` names the text in errors, e.g. its file. The result takes up to about
 // 30 times the text's size (an object of many tiny members), so limit the text
 // where it is not a whole file.
-absl::StatusOr<nlohmann::json> ParseJson(absl::string_view text,
-                                         absl::string_view what);
+//
+// Of members with the same name the last one wins, as most readers have it; or
+// they are INVALID_ARGUMENT.
+enum class DuplicateMembers { kLastWins, kRefused };
+absl::StatusOr<nlohmann::json> ParseJson(
+    absl::string_view text, absl::string_view what,
+    DuplicateMembers duplicates = DuplicateMembers::kLastWins);
 
 // Members of `object`; INVALID_ARGUMENT if it is no object. The pointer is
 // never null and borrows from `object`.

@@ -94,7 +94,8 @@ absl::StatusOr<HeadSizes> ParseMInferenceConfig(absl::string_view text,
                                                 absl::string_view what,
                                                 int32_t num_layers,
                                                 int32_t num_q_heads) {
-  OVERTURE_ASSIGN_OR_RETURN(const nlohmann::json root, ParseJson(text, what));
+  OVERTURE_ASSIGN_OR_RETURN(const nlohmann::json root,
+                            ParseJson(text, what, DuplicateMembers::kRefused));
   if (!root.is_array()) {
     return absl::InvalidArgumentError(absl::StrCat(
         what, ": is ", root.type_name(), ", expected a list of layers"));

@@ -86,6 +86,17 @@ TEST(MInferenceConfigTest, NonsenseIsRefusedWithFileLayerAndHead) {
   expect(R"(["stream_llm", 0, 0, 0])", "local tokens is 0");
 }
 
+TEST(MInferenceConfigTest, AHeadNamedTwiceIsRefused) {
+  EXPECT_THAT(
+      ParseMInferenceConfig(
+          R"([{"0": ["vertical_and_slash", 1, 1, 1],
+               "1": ["vertical_and_slash", 1, 1, 1],
+               "0": ["vertical_and_slash", 900, 900, 1]}])",
+          "twice.json", 1, 2),
+      StatusIs(absl::StatusCode::kInvalidArgument,
+               AllOf(HasSubstr("twice.json"), HasSubstr("'0' stands twice"))));
+}
+
 TEST(MInferenceConfigTest, HeadsOutsideTheModelAreRefused) {
   for (const char* head : {"3", "-1", "01", "+1", " 1", "1.0", "one", "",
                            "99999999999999999999"}) {
