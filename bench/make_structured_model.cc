@@ -31,11 +31,17 @@ absl::Status Run() {
   }
   engine::ModelConfig config = Llama3Config8B();
   config.num_layers = absl::GetFlag(FLAGS_layers);
+  const int64_t prompt_tokens = absl::GetFlag(FLAGS_prompt);
+  if (prompt_tokens < 1 || prompt_tokens > config.max_positions) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--prompt is ", prompt_tokens, ", must be in [1, ",
+                     config.max_positions, "]"));
+  }
   OVERTURE_ASSIGN_OR_RETURN(const StructuredModel model,
                             StructuredModel::Create(config));
   OVERTURE_RETURN_IF_ERROR(model.Write(out));
   std::ofstream prompt(absl::StrCat(out, "/prompt.txt"));
-  for (const int32_t token : model.Prompt(absl::GetFlag(FLAGS_prompt))) {
+  for (const int32_t token : model.Prompt(prompt_tokens)) {
     prompt << token << '\n';
   }
   prompt.close();

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <fstream>
 #include <numbers>
 #include <numeric>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -214,6 +216,24 @@ absl::Status WriteText(const std::string& path, const std::string& text) {
   file.close();
   if (file) return absl::OkStatus();
   return absl::UnknownError(absl::StrCat(path, " cannot be written"));
+}
+
+// A reader would take them for parts of this model.
+absl::Status CheckNoOtherShards(const std::string& folder,
+                                const std::vector<std::string>& names) {
+  std::error_code error;
+  for (std::filesystem::directory_iterator file(folder, error), end;
+       !error && file != end; file.increment(error)) {
+    const std::string name = file->path().filename().string();
+    if (file->path().extension() == ".safetensors" &&
+        std::find(names.begin(), names.end(), name) == names.end()) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          folder, " holds ", name, " of another model: remove it"));
+    }
+  }
+  if (!error) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(folder, ": ", error.message()));
 }
 
 }  // namespace
@@ -480,6 +500,13 @@ std::vector<std::vector<StructuredModel::Tensor>> StructuredModel::Shards()
 }
 
 absl::Status StructuredModel::Write(const std::string& folder) const {
+  const std::vector<std::vector<Tensor>> shards = Shards();
+  std::vector<std::string> names;
+  for (size_t i = 0; i < shards.size(); ++i) {
+    names.push_back(absl::StrFormat("model-%05d-of-%05d.safetensors", i + 1,
+                                    shards.size()));
+  }
+  OVERTURE_RETURN_IF_ERROR(CheckNoOtherShards(folder, names));
   OVERTURE_RETURN_IF_ERROR(WriteText(
       absl::StrCat(folder, "/config.json"),
       absl::StrFormat(
@@ -510,14 +537,11 @@ absl::Status StructuredModel::Write(const std::string& folder) const {
       WriteText(absl::StrCat(folder, "/heads.json"),
                 absl::StrCat("[", absl::StrJoin(layers, ",\n"), "]\n")));
 
-  const std::vector<std::vector<Tensor>> shards = Shards();
   std::vector<absl::Status> statuses(shards.size());
 #pragma omp parallel for schedule(dynamic)
   for (size_t i = 0; i < shards.size(); ++i) {
     statuses[i] =
-        Tensor::WriteFile(absl::StrFormat("%s/model-%05d-of-%05d.safetensors",
-                                          folder, i + 1, shards.size()),
-                          shards[i]);
+        Tensor::WriteFile(absl::StrCat(folder, "/", names[i]), shards[i]);
   }
   for (const absl::Status& status : statuses) {
     OVERTURE_RETURN_IF_ERROR(status);

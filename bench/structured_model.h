@@ -78,7 +78,8 @@ class StructuredModel {
 
   // Fills the existing `folder` with config.json, one safetensors file per
   // layer and two more, and heads.json, MInference's pattern file. On all
-  // cores. UNKNOWN names a file that cannot be written.
+  // cores. UNKNOWN names a file that cannot be written; FAILED_PRECONDITION one
+  // of another model in the folder.
   absl::Status Write(const std::string& folder) const;
 
   // The sink token, then random ones, one in 512 marked. Shorter prompts are

@@ -1,6 +1,7 @@
 #include "bench/structured_model.h"
 
 #include <cmath>
+#include <fstream>
 #include <map>
 #include <memory>
 #include <numeric>
@@ -183,6 +184,15 @@ TEST_F(StructuredModelTest, SparsePrefillComputesLessAndKeepsTheAnswer) {
   // Attention adds about 2% of the residual's size, of which less than a tenth
   // may be lost.
   EXPECT_LT(std::sqrt(difference / size), 2e-3);
+}
+
+// Twice is fine; a file of another model would be read as a part of this one.
+TEST_F(StructuredModelTest, AFolderWithAnotherModelIsRefused) {
+  OVERTURE_EXPECT_OK(model_->Write(dir_.path().string()));
+  std::ofstream(dir_.Join("model-00001-of-00099.safetensors")) << "other";
+  EXPECT_THAT(model_->Write(dir_.path().string()),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("model-00001-of-00099.safetensors")));
 }
 
 TEST_F(StructuredModelTest, PatternFileHoldsTheHeadsSizes) {
