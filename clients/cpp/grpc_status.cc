@@ -16,7 +16,9 @@ absl::Status FromGrpc(const grpc::Status& status,
                       absl::string_view call) {
   if (status.ok()) return absl::OkStatus();
   std::string message = absl::StrCat(call, ": ", status.error_message());
-  if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED) {
+  // gRPC itself answers so, without a word, to a method it does not know.
+  if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED &&
+      status.error_message().empty()) {
     absl::StrAppend(&message,
                     " (the server does not offer this call of overture.v1: it "
                     "is older than this client, or no Overture server)");

@@ -23,8 +23,10 @@ using ::overture::testing::FakeStream;
 using ::overture::testing::PayloadBytes;
 using ::overture::testing::RecordingSink;
 using ::overture::testing::StatusIs;
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::UnorderedElementsAreArray;
 
 // Fast, so that giving up takes milliseconds.
@@ -252,6 +254,17 @@ TEST(ClientTest, ACallTheServerLacksIsUnimplemented) {
                                 OvertureClient::Connect(server.address()));
   EXPECT_THAT(client->Lookup({}).status(),
               StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("Lookup")));
+}
+
+// Only gRPC's own answer means an old server; ours says what is missing.
+TEST(ClientTest, WhatTheServerSaysOfAMissingPartStandsAlone) {
+  FakeServer server({.info = [](v1::ServerInfo*) {
+    return grpc::Status(grpc::StatusCode::UNIMPLEMENTED, "no such selector");
+  }});
+  EXPECT_THAT(OvertureClient::Connect(server.address()).status(),
+              StatusIs(absl::StatusCode::kUnimplemented,
+                       AllOf(HasSubstr("no such selector"),
+                             Not(HasSubstr("older than")))));
 }
 
 TEST(ClientTest, ConnectReadsTheServersInfo) {
