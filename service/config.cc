@@ -207,8 +207,8 @@ constexpr Option kOptions[] = {
        c->linears = *linears;
        return absl::OkStatus();
      },
-     "products of a layer: bf16: of dtype; fp8: e4m3,\n"
-     "half the weights' memory, faster on a GPU"},
+     "products of a layer: bf16: of dtype; fp8: e4m3; on a\n"
+     "GPU half the weights' memory and faster"},
     {"attention", "bf16",
      [](absl::string_view v, Config* c) -> absl::Status {
        const auto attention = engine::ParseAttentionPrecision(v);

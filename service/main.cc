@@ -196,6 +196,7 @@ absl::Status Serve(const Config& config, const sigset_t& stop_signals) {
                             config.attention));
   steps.Done(absl::StrCat("packed the weights: ", backend->numerics(), " on ",
                           backend->device_name()));
+  OVERTURE_RETURN_IF_ERROR(backend->Supports(default_selector));
   if (StopRequested()) return absl::OkStatus();
 
   // A GPU knows what its own memory takes.
