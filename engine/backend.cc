@@ -85,6 +85,17 @@ absl::Status Validate(const PrefillJob& job, const ModelConfig& config) {
   return absl::OkStatus();
 }
 
+absl::Status CheckSelector(const SelectorSpec& selector,
+                           AttentionPrecision attention) {
+  if (attention != AttentionPrecision::kFp8 ||
+      selector.kind != SelectorSpec::Kind::kVerticalSlash) {
+    return absl::OkStatus();
+  }
+  return absl::UnimplementedError(
+      "selector is vertical_slash, which attends to single columns; this "
+      "server's attention is fp8, which runs dense and a_shape");
+}
+
 void SetDensity(absl::Span<const AttendedPairs> layers, PrefillOutput* output) {
   const auto density = [](const AttendedPairs& pairs) {
     return pairs.causal > 0 ? pairs.computed / pairs.causal : 1.0;

@@ -126,6 +126,11 @@ class Backend {
 using kernels::AttentionPrecision;
 using kernels::LinearPrecision;
 
+// What Backend::Supports says of a selector under that attention:
+// UNIMPLEMENTED for vertical-slash in FP8, which has no single columns.
+absl::Status CheckSelector(const SelectorSpec& selector,
+                           AttentionPrecision attention);
+
 // For numerics(): e4m3, or `dtype` where products are not in FP8.
 absl::string_view WeightsName(LinearPrecision linears, absl::string_view dtype);
 

@@ -29,13 +29,7 @@ class CpuBackend final : public Backend {
   }
 
   absl::Status Supports(const SelectorSpec& selector) const override {
-    if (!fp8_attention() ||
-        selector.kind != SelectorSpec::Kind::kVerticalSlash) {
-      return absl::OkStatus();
-    }
-    return absl::UnimplementedError(
-        "selector is vertical_slash, which attends to single columns; this "
-        "server's attention is fp8, which runs dense and a_shape");
+    return CheckSelector(selector, attention_);
   }
 
   // Scales are those of 64 keys.
