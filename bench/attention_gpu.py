@@ -9,14 +9,14 @@ counts are those of what is computed: causal pairs for dense, whole tiles and
 gathered columns for sparse. Needs torch with CUDA on sm_90.
 """
 
-import argparse
 import ctypes
 import math
-import pathlib
 
 import numpy as np
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from gpu_bench import alternate, library_parser
 
 TILE_ROWS = 128
 TILE_KEYS = 64
@@ -237,24 +237,6 @@ class Problem:
                 enable_gqa=True)[0]
 
 
-def alternate(functions, repeats):
-    """Median milliseconds of each, run in turn."""
-    for function in functions:
-        function()
-    torch.cuda.synchronize()
-    times = [[] for _ in functions]
-    for _ in range(repeats):
-        for function, log in zip(functions, times):
-            start, end = (torch.cuda.Event(enable_timing=True)
-                          for _ in range(2))
-            start.record()
-            function()
-            end.record()
-            torch.cuda.synchronize()
-            log.append(start.elapsed_time(end))
-    return [sorted(log)[len(log) // 2] for log in times]
-
-
 def bench_dense(library, head_dim, num_tokens, repeats):
     problem = Problem(num_tokens, 32, 8, head_dim)
     plan = Plan(dense_cells(num_tokens), 1, 32)
@@ -354,12 +336,7 @@ def bench_means(library, num_tokens, density, repeats):
 
 
 def main():
-    here = pathlib.Path(__file__).resolve().parent
-    default = here / 'liboverture_attention.so'
-    if not default.exists():
-        default = here.parent / 'build/release/bin/liboverture_attention.so'
-    parser = argparse.ArgumentParser()
-    parser.add_argument('--library', default=str(default))
+    parser = library_parser()
     parser.add_argument('--quick', action='store_true',
                         help='only up to 32,768 tokens')
     args = parser.parse_args()

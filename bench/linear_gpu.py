@@ -13,11 +13,11 @@ sustained load the card's clock falls. The small kernels are timed against the
 memory's 4.8 TB/s. Needs torch on sm_90.
 """
 
-import argparse
 import ctypes
-import pathlib
 
 import torch
+
+from gpu_bench import library_parser
 
 DEVICE = 'cuda'
 HIDDEN, INTERMEDIATE, HEADS, KV_HEADS, HEAD_DIM = 4096, 14336, 32, 8, 128
@@ -178,12 +178,7 @@ def bench_small(library, rows, repeats):
 
 
 def main():
-    here = pathlib.Path(__file__).resolve().parent
-    default = here / 'liboverture_attention.so'
-    if not default.exists():
-        default = here.parent / 'build/release/bin/liboverture_attention.so'
-    parser = argparse.ArgumentParser()
-    parser.add_argument('--library', default=str(default))
+    parser = library_parser()
     parser.add_argument('--rows', type=int, default=8192)
     parser.add_argument('--repeats', type=int, default=15)
     args = parser.parse_args()

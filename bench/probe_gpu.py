@@ -9,12 +9,12 @@ tensor, masked, softmax, summed along columns and, padded and strided anew,
 along diagonals. Each case alternates the two. Needs torch with CUDA.
 """
 
-import argparse
 import ctypes
 import math
-import pathlib
 
 import torch
+
+from gpu_bench import alternate, library_parser
 
 DEVICE = 'cuda'
 ROWS = 64
@@ -80,22 +80,6 @@ class Problem:
         return probs.sum(1), shifted.sum(1).flip(-1)
 
 
-def alternate(functions, repeats):
-    """Median milliseconds of each, run in turn."""
-    times = [[] for _ in functions]
-    for i in range(repeats + 2):
-        for function, log in zip(functions, times):
-            start, end = (torch.cuda.Event(enable_timing=True)
-                          for _ in range(2))
-            start.record()
-            function()
-            end.record()
-            torch.cuda.synchronize()
-            if i >= 2:  # warm
-                log.append(start.elapsed_time(end))
-    return [sorted(log)[len(log) // 2] for log in times]
-
-
 def bench(library, kv_len, num_q_heads, num_kv_heads, head_dim, window_rows=0):
     problem = Problem(library, kv_len, num_q_heads, num_kv_heads, head_dim,
                       window_rows)
@@ -112,12 +96,7 @@ def bench(library, kv_len, num_q_heads, num_kv_heads, head_dim, window_rows=0):
 
 
 def main():
-    here = pathlib.Path(__file__).resolve().parent
-    default = here / 'liboverture_attention.so'
-    if not default.exists():
-        default = here.parent / 'build/release/bin/liboverture_attention.so'
-    parser = argparse.ArgumentParser()
-    parser.add_argument('--library', default=str(default))
+    parser = library_parser()
     args = parser.parse_args()
     library = ctypes.CDLL(args.library)
     print(f'{torch.cuda.get_device_name()}, torch {torch.__version__}, '

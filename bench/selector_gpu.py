@@ -10,12 +10,12 @@ that MInference released does before it builds its index. Needs torch with CUDA
 on sm_90.
 """
 
-import argparse
 import ctypes
-import pathlib
 import re
 
 import torch
+
+from gpu_bench import library_parser
 
 DEVICE = 'cuda'
 NUM_HEADS = 32
@@ -91,12 +91,7 @@ def bench(library, kv_len, q_len, vertical, slash):
 
 
 def main():
-    here = pathlib.Path(__file__).resolve().parent
-    default = here / 'liboverture_attention.so'
-    if not default.exists():
-        default = here.parent / 'build/release/bin/liboverture_attention.so'
-    parser = argparse.ArgumentParser()
-    parser.add_argument('--library', default=str(default))
+    parser = library_parser()
     args = parser.parse_args()
     library = ctypes.CDLL(args.library)
     print(f'{torch.cuda.get_device_name()}, torch {torch.__version__}, '

@@ -12,7 +12,6 @@ tokens and above runs once per side, --long adds 1,048,576 (40 s).
 Needs torch with CUDA on sm_90.
 """
 
-import argparse
 import ctypes
 import json
 import pathlib
@@ -20,7 +19,8 @@ import pathlib
 import numpy as np
 import torch
 
-from attention_gpu import DEVICE, Plan, Problem, alternate, dense_cells
+from attention_gpu import DEVICE, Plan, Problem, dense_cells
+from gpu_bench import alternate, library_parser
 
 Q_HEADS, KV_HEADS, DIM = 32, 8, 128
 NOISE = 0.35
@@ -146,12 +146,7 @@ def bench_dense(library, num_tokens, rows):
 
 
 def main():
-    here = pathlib.Path(__file__).resolve().parent
-    default = here / 'liboverture_attention.so'
-    if not default.exists():
-        default = here.parent / 'build/release/bin/liboverture_attention.so'
-    parser = argparse.ArgumentParser()
-    parser.add_argument('--library', default=str(default))
+    parser = library_parser()
     parser.add_argument('--json')
     parser.add_argument('--layer', type=int, default=19,
                         help='of the model; 19 is nearest to the head mix')
