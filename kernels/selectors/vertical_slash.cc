@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <functional>
+#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -17,16 +18,34 @@ constexpr int32_t kMinVertical = 30;
 constexpr int32_t kMinSlash = 50;
 constexpr int32_t kExactTile = 64;  // the released kernel's only tile shape
 
+// The fewest of `ranked` (complement of the index below, best first) whose
+// weights, with those of the first `num_forced` scores, reach `mass` of all.
+int32_t CountOfMass(absl::Span<const float> scores,
+                    absl::Span<const uint64_t> ranked, int32_t num_forced,
+                    float mass) {
+  uint64_t total = 0;
+  for (const float score : scores) total += ProbeWeight(score);
+  const uint64_t wanted = WeightOfMass(mass, total);
+  uint64_t weight = 0;
+  for (int32_t i = 0; i < num_forced; ++i) weight += ProbeWeight(scores[i]);
+  size_t count = 0;
+  while (weight < wanted && count < ranked.size()) {
+    weight += ProbeWeight(scores[~static_cast<uint32_t>(ranked[count++])]);
+  }
+  return static_cast<int32_t>(count);
+}
+
 // The `count` indices of the largest scores, the first `num_forced` before all
-// others, ties to the smaller index; ascending.
+// others, ties to the smaller index; ascending. With a mass no more of them
+// than reach it.
 std::vector<int32_t> Top(absl::Span<const float> scores, int32_t count,
-                         int32_t num_forced) {
+                         int32_t num_forced, float mass) {
   const int32_t n = static_cast<int32_t>(scores.size());
   count = std::min(count, n);
   num_forced = std::min(num_forced, count);
-  std::vector<int32_t> top(count);
-  for (int32_t i = 0; i < num_forced; ++i) top[i] = i;
-  const int32_t num_ranked = count - num_forced;
+  std::vector<int32_t> top(num_forced);
+  std::iota(top.begin(), top.end(), 0);
+  int32_t num_ranked = count - num_forced;
   if (num_ranked == 0) return top;
   // Score above, complement of the index below.
   std::vector<uint64_t> keys;
@@ -38,8 +57,14 @@ std::vector<int32_t> Top(absl::Span<const float> scores, int32_t count,
   }
   std::nth_element(keys.begin(), keys.begin() + (num_ranked - 1), keys.end(),
                    std::greater<uint64_t>());
-  for (int32_t i = 0; i < num_ranked; ++i) {
-    top[num_forced + i] = static_cast<int32_t>(~static_cast<uint32_t>(keys[i]));
+  keys.resize(num_ranked);
+  if (mass > 0) {
+    std::sort(keys.begin(), keys.end(), std::greater<uint64_t>());
+    num_ranked = CountOfMass(scores, keys, num_forced, mass);
+    keys.resize(num_ranked);
+  }
+  for (const uint64_t key : keys) {
+    top.push_back(static_cast<int32_t>(~static_cast<uint32_t>(key)));
   }
   std::sort(top.begin() + num_forced, top.end());
   return top;
@@ -217,7 +242,8 @@ VerticalSlashSize Clamp(const VerticalSlashSize& size, int64_t kv_len) {
   return {.vertical = clamp(size.vertical, kMinVertical),
           .slash = clamp(size.slash, kMinSlash),
           .forced_columns = size.forced_columns,
-          .forced_distances = size.forced_distances};
+          .forced_distances = size.forced_distances,
+          .mass = size.mass};
 }
 
 VerticalSlashIndex SelectVerticalSlash(absl::Span<const float> column_sums,
@@ -225,9 +251,10 @@ VerticalSlashIndex SelectVerticalSlash(absl::Span<const float> column_sums,
                                        const VerticalSlashSize& size) {
   const VerticalSlashSize clamped =
       Clamp(size, static_cast<int64_t>(column_sums.size()));
-  return {
-      .verticals = Top(column_sums, clamped.vertical, clamped.forced_columns),
-      .slashes = Top(diagonal_sums, clamped.slash, clamped.forced_distances)};
+  return {.verticals = Top(column_sums, clamped.vertical,
+                           clamped.forced_columns, size.mass),
+          .slashes = Top(diagonal_sums, clamped.slash, clamped.forced_distances,
+                         size.mass)};
 }
 
 absl::StatusOr<TilePlan> BuildVerticalSlashPlan(

@@ -25,6 +25,12 @@ struct VerticalSlashSize {
   int32_t slash = 6096;            // distances to keep, forced ones included
   int32_t forced_columns = 30;     // attention sinks
   int32_t forced_distances = 100;  // local band
+  // Adaptive if > 0: of each kind the fewest, in the order in which they would
+  // be kept, whose probe sums reach this share of the sums of all; vertical and
+  // slash are then what is kept at most, the forced ones what is kept at least.
+  // Larger keeps more; from 1 on everything that weighs anything. Source:
+  // FlexPrefill, arXiv 2502.20766, section 3.2 (its gamma), without its blocks.
+  float mass = 0;
   friend bool operator==(const VerticalSlashSize&,
                          const VerticalSlashSize&) = default;
 };
@@ -49,8 +55,9 @@ struct VerticalSlashIndex {
 // `column_sums` and `diagonal_sums` are one head's, [kv_len], from
 // ProbeAttention. Clamps `size` itself. The forced columns and distances come
 // before all others, as far as the size goes; ties go to the smaller index; NaN
-// ranks last. REQUIRES equal, non-zero lengths below 2^31, no negative forced
-// count and a forced distance.
+// ranks last. A mass counts sums in whole units of 2^-26 (ProbeWeight), so that
+// it has the same meaning in every order of additions. REQUIRES equal, non-zero
+// lengths below 2^31, no negative forced count and a forced distance.
 VerticalSlashIndex SelectVerticalSlash(absl::Span<const float> column_sums,
                                        absl::Span<const float> diagonal_sums,
                                        const VerticalSlashSize& size);
