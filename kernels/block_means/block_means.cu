@@ -13,14 +13,14 @@ namespace {
 
 constexpr int kVector = 8;  // bf16 values of a 16-byte access
 
-// blockDim: (head_dim / 8, kMeanParts); grid: (blocks, heads).
+// blockDim: (head_dim / 8, parts of a block); grid: (blocks, heads).
 __global__ void BlockMeansKernel(BlockMeansParams p) {
-  extern __shared__ float parts[];  // [kMeanParts, head_dim]
+  extern __shared__ float parts[];  // [parts of a block, head_dim]
   const int64_t block = p.block_begin + blockIdx.x;
   const int column = threadIdx.x * kVector;
   const auto* row =
       static_cast<const __nv_bfloat16*>(p.rows) + blockIdx.y * p.stride_head +
-      (block * kMeanBlockKeys + threadIdx.y * kMeanPartRows) * p.stride_row +
+      (block * p.block_rows + threadIdx.y * kMeanPartRows) * p.stride_row +
       column;
   float sums[kVector] = {};
 #pragma unroll
@@ -43,10 +43,10 @@ __global__ void BlockMeansKernel(BlockMeansParams p) {
   for (int i = threadIdx.y * blockDim.x + threadIdx.x; i < p.head_dim;
        i += threads) {
     float total = 0;
-    for (int g = 0; g < kMeanParts; ++g) total += parts[g * p.head_dim + i];
+    for (int g = 0; g < blockDim.y; ++g) total += parts[g * p.head_dim + i];
     static_cast<__nv_bfloat16*>(p.means)[blockIdx.y * p.stride_mean_head +
                                          block * p.stride_mean_row + i] =
-        __float2bfloat16_rn(total * (1.0f / kMeanBlockKeys));
+        __float2bfloat16_rn(total * (1.0f / static_cast<float>(p.block_rows)));
   }
 }
 
@@ -69,9 +69,9 @@ absl::Status LaunchBlockMeans(const BlockMeansParams& params, void* stream) {
   if (params.block_begin == params.block_end) return absl::OkStatus();
   const dim3 grid(static_cast<unsigned>(params.block_end - params.block_begin),
                   static_cast<unsigned>(params.num_heads));
-  const dim3 threads(params.head_dim / kVector, kMeanParts);
-  BlockMeansKernel<<<grid, threads,
-                     kMeanParts * params.head_dim * sizeof(float),
+  const dim3 threads(params.head_dim / kVector,
+                     params.block_rows / kMeanPartRows);
+  BlockMeansKernel<<<grid, threads, threads.y * params.head_dim * sizeof(float),
                      static_cast<cudaStream_t>(stream)>>>(params);
   return CudaLaunchStatus("BlockMeansKernel");
 }

@@ -1,5 +1,7 @@
 // Means of blocks of kMeanBlockKeys keys or values: what a plan with mean
-// corrections attends to in place of the blocks (kernels/tile_plan.h).
+// corrections attends to in place of the blocks (kernels/tile_plan.h), and what
+// blocks are scored by (kernels/selectors/block_scores.h). Means of means are
+// those of longer blocks.
 //
 // Thread-safe; uses OpenMP's threads. A mean is summed in fp32 in one fixed
 // order, the same on CPU and GPU, and rounded once: equal rows give equal bits
@@ -25,6 +27,7 @@ struct BlockMeansParams {
   int64_t stride_mean_head = 0;
   int32_t num_heads = 0;
   int32_t head_dim = 0;
+  int32_t block_rows = kMeanBlockKeys;  // a power of two in [16, 128]
   // Blocks to compute: those that new rows completed. All their rows exist.
   int64_t block_begin = 0;
   int64_t block_end = 0;
@@ -32,8 +35,7 @@ struct BlockMeansParams {
 
 // Sums of a block: part g adds rows [g, g + 1) * kMeanPartRows in order, then
 // the parts are added in order.
-inline constexpr int32_t kMeanParts = 8;
-inline constexpr int32_t kMeanPartRows = kMeanBlockKeys / kMeanParts;
+inline constexpr int32_t kMeanPartRows = 16;
 
 // INVALID_ARGUMENT naming a field that does not fit.
 absl::Status CheckBlockMeans(const BlockMeansParams& params);

@@ -21,7 +21,8 @@ constexpr int64_t kStrideRow = kDim + 8;
 constexpr int64_t kStrideHead = kBlocks * kMeanBlockKeys * kStrideRow + 16;
 
 template <typename T>
-BlockMeansParams Params(const std::vector<T>& rows, std::vector<T>& means) {
+BlockMeansParams Params(const std::vector<T>& rows, std::vector<T>& means,
+                        int32_t block_rows = kMeanBlockKeys) {
   return {.dtype = sizeof(T) == 4 ? DType::kF32 : DType::kBF16,
           .rows = rows.data(),
           .means = means.data(),
@@ -31,6 +32,7 @@ BlockMeansParams Params(const std::vector<T>& rows, std::vector<T>& means) {
           .stride_mean_head = kBlocks * kDim,
           .num_heads = kHeads,
           .head_dim = kDim,
+          .block_rows = block_rows,
           .block_begin = 1,
           .block_end = kBlocks};
 }
@@ -46,10 +48,10 @@ std::vector<T> Random(int64_t count) {
 
 // `rounding`: unit roundoff of T.
 template <typename T>
-void CheckAgainstALoop(double rounding) {
+void CheckAgainstALoop(double rounding, int32_t block_rows) {
   const auto rows = Random<T>(kHeads * kStrideHead);
   std::vector<T> means(kHeads * kBlocks * kDim, T(7.0f));
-  OVERTURE_ASSERT_OK(BlockMeansCpu(Params(rows, means)));
+  OVERTURE_ASSERT_OK(BlockMeansCpu(Params(rows, means, block_rows)));
   for (int64_t head = 0; head < kHeads; ++head) {
     for (int64_t block = 0; block < kBlocks; ++block) {
       for (int64_t i = 0; i < kDim; ++i) {
@@ -61,25 +63,28 @@ void CheckAgainstALoop(double rounding) {
         }
         double sum = 0;
         double absolute = 0;
-        for (int64_t r = 0; r < kMeanBlockKeys; ++r) {
+        for (int64_t r = 0; r < block_rows; ++r) {
           const double value = static_cast<float>(
-              rows[head * kStrideHead +
-                   (block * kMeanBlockKeys + r) * kStrideRow + i]);
+              rows[head * kStrideHead + (block * block_rows + r) * kStrideRow +
+                   i]);
           sum += value;
           absolute += std::abs(value);
         }
-        // A value passes through 16 + 8 fp32 additions, then one rounding.
-        const double bound = (kMeanPartRows + kMeanParts) * 0x1p-24 * absolute +
-                             rounding * std::abs(sum) * 1.01;
-        ASSERT_NEAR(mean, sum / kMeanBlockKeys, bound / kMeanBlockKeys);
+        // A value passes through at most 16 + 8 fp32 additions, then one
+        // rounding.
+        const double bound =
+            24 * 0x1p-24 * absolute + rounding * std::abs(sum) * 1.01;
+        ASSERT_NEAR(mean, sum / block_rows, bound / block_rows);
       }
     }
   }
 }
 
 TEST(BlockMeansCpuTest, EqualsALoopInDouble) {
-  CheckAgainstALoop<float>(0x1p-24);
-  CheckAgainstALoop<BFloat16>(0x1p-8);
+  for (const int32_t block_rows : {16, 32, 64, 128}) {
+    CheckAgainstALoop<float>(0x1p-24, block_rows);
+    CheckAgainstALoop<BFloat16>(0x1p-8, block_rows);
+  }
 }
 
 TEST(BlockMeansCpuTest, RefusesWhatDoesNotFit) {
@@ -96,6 +101,9 @@ TEST(BlockMeansCpuTest, RefusesWhatDoesNotFit) {
   refuses("dtype is f16", [](P& p) { p.dtype = DType::kF16; });
   refuses("num_heads is 0", [](P& p) { p.num_heads = 0; });
   refuses("head_dim is 12", [](P& p) { p.head_dim = 12; });
+  refuses("block_rows is 8", [](P& p) { p.block_rows = 8; });
+  refuses("block_rows is 48", [](P& p) { p.block_rows = 48; });
+  refuses("block_rows is 256", [](P& p) { p.block_rows = 256; });
   refuses("block_end is 0", [](P& p) { p.block_end = 0; });
   refuses("null", [](P& p) { p.means = nullptr; });
 }

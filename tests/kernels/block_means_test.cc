@@ -1,6 +1,7 @@
 #include "kernels/block_means/block_means.h"
 
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "base/cuda/stream.h"
@@ -31,8 +32,11 @@ BlockMeansParams Params(int32_t head_dim) {
 
 TEST(BlockMeansTest, EqualTheCpusBitForBit) {
   OVERTURE_ASSERT_OK_AND_ASSIGN(const Stream stream, Stream::Create());
-  for (int32_t head_dim : {64, 96, 128, 512}) {
+  for (const auto& [head_dim, block_rows] :
+       std::vector<std::pair<int32_t, int32_t>>{
+           {64, 128}, {96, 128}, {128, 128}, {512, 128}, {128, 16}, {96, 32}}) {
     BlockMeansParams params = Params(head_dim);
+    params.block_rows = block_rows;
     std::mt19937 random(head_dim);
     std::normal_distribution<float> normal(0.5f, 1.0f);
     std::vector<BFloat16> rows(params.num_heads * params.stride_head);
@@ -49,7 +53,8 @@ TEST(BlockMeansTest, EqualTheCpusBitForBit) {
     params.means = means.data();
     OVERTURE_ASSERT_OK(BlockMeansCpu(params));
     for (size_t i = 0; i < got.size(); ++i) {
-      ASSERT_EQ(got[i].bits, means[i].bits) << head_dim << " " << i;
+      ASSERT_EQ(got[i].bits, means[i].bits)
+          << head_dim << " " << block_rows << " " << i;
     }
   }
 }
