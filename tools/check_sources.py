@@ -93,6 +93,7 @@ COVERED_BY = {
     # Seen through the first implementation.
     "kernels/probe_attention/probe_params.cc":
         "tests/kernels/probe_attention_cpu_test.cc",
+    "kernels/row_lse/row_lse_params.cc": "tests/kernels/row_lse_cpu_test.cc",
     # The engine and stream that every linear layer runs on.
     "kernels/onednn/onednn.cc": "tests/kernels/linear_cpu_test.cc",
 }
