@@ -75,6 +75,18 @@ absl::Status Validate(const PrefillJob& job, const ModelConfig& config) {
     }
   }
   OVERTURE_RETURN_IF_ERROR(Validate(job.selector, config));
+  OVERTURE_RETURN_IF_ERROR(CheckAuditRows(job.audit_rows));
+  if (job.observer != nullptr) {
+    int64_t after = job.num_cached - 1;
+    for (const int64_t row : job.observer->rows()) {
+      if (row <= after || row >= n) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            "an observed row is ", row, ", rows must ascend within [",
+            job.num_cached, ", ", n, ")"));
+      }
+      after = row;
+    }
+  }
   if (!job.view.has_value()) return absl::OkStatus();
   OVERTURE_RETURN_IF_ERROR(compress::Validate(*job.view));
   if (job.num_cached > 0 && job.view->window > n - job.num_cached) {

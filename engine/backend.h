@@ -23,6 +23,7 @@
 #include "base/kv_layout.h"
 #include "compress/view.h"
 #include "engine/model_files.h"
+#include "engine/row_audit.h"
 #include "engine/selector_spec.h"
 #include "kernels/fp8_attention/attention_precision.h"
 #include "kernels/linear/linear_precision.h"
@@ -65,8 +66,12 @@ struct PrefillJob {
   SelectorSpec selector;
   std::optional<compress::SnapKvOptions> view;  // window <= new tokens, or the
                                                 // whole prompt is new
-  PrefillIo* io = nullptr;                      // not null
-  std::stop_token stop;                         // honoured within one layer
+  // Rows of each layer whose kept mass is measured (row_audit.h), at most
+  // kMaxAuditRows; 0: none.
+  int32_t audit_rows = 0;
+  RowObserver* observer = nullptr;  // may be null
+  PrefillIo* io = nullptr;          // not null
+  std::stop_token stop;             // honoured within one layer
 };
 
 // INVALID_ARGUMENT naming what no back end can run. Every one calls it.
@@ -82,9 +87,11 @@ struct PrefillOutput {
   // The same of each layer alone; of the last one a back end may compute the
   // last row only.
   std::vector<double> layer_density;
+  std::vector<AuditedLayer> audit;  // by layer; empty without audit_rows
   double selector_seconds = 0;
   double attention_seconds = 0;
   double linear_seconds = 0;
+  double audit_seconds = 0;   // of the rows' own kernels and the observer
   double prefix_seconds = 0;  // in ReadPrefix
 };
 

@@ -59,6 +59,7 @@ CpuPrefill::CpuPrefill(const CpuWeights& weights, AttentionPrecision attention,
       attention_(attention),
       job_(job),
       element_bytes_(SizeOf(weights.dtype())),
+      audit_(weights, job),
       pairs_(weights.config().num_layers) {
   const ModelConfig& config = weights_.config();
   const int64_t n = num_tokens();
@@ -108,7 +109,8 @@ int64_t CpuPrefill::WorkspaceBytes(const CpuWeights& weights,
                                   config.num_q_heads, config.num_kv_heads,
                                   config.head_dim, piece, num_tokens)
                             : 0;
-  return rows + queries + chunks + choosing + codes;
+  return rows + queries + chunks + choosing + codes +
+         CpuRowAudit::WorkspaceBytes(weights, piece);
 }
 
 MutableLayerKvView CpuPrefill::kv_view() const {
@@ -140,6 +142,7 @@ absl::StatusOr<PrefillOutput> CpuPrefill::Run() {
   }
   OVERTURE_RETURN_IF_ERROR(FinalLogits());
   SetDensity(pairs_, &output_);
+  output_.audit = audit_.Take();
   return std::move(output_);
 }
 
@@ -150,6 +153,7 @@ absl::Status CpuPrefill::RunLayer(int32_t layer) {
   const int64_t n = num_tokens();
   const bool is_last = layer + 1 == weights_.config().num_layers;
   first_output_row_ = is_last ? n - 1 : job_.num_cached;
+  audit_.BeginLayer(layer, first_output_row_);
 
   OVERTURE_RETURN_IF_ERROR(CheckStop());
   OVERTURE_RETURN_IF_ERROR(ReadPrefix(layer));
@@ -171,6 +175,10 @@ absl::Status CpuPrefill::RunLayer(int32_t layer) {
             });
       }));
   if (job_.view.has_value()) OVERTURE_RETURN_IF_ERROR(GatherView());
+  {
+    const Timer timer(&output_.audit_seconds);
+    OVERTURE_RETURN_IF_ERROR(AsInternal(audit_.EndLayer(kv_view())));
+  }
   OVERTURE_RETURN_IF_ERROR(CheckStop());
   job_.io->LayerDone(layer, kv_view());
   return absl::OkStatus();
@@ -228,6 +236,7 @@ absl::Status CpuPrefill::ProjectQkv(const CpuLayerWeights& weights,
     params.out = v_.data() + begin * head_dim * element_bytes_;
     kernels::CastHeadsCpu(params);
   }
+  audit_.TakeQueries(segment.begin, segment.end, q_.data());
   if (votes()) {
     // The window may reach over a segment border: keep its rows aside.
     const int64_t window_begin = n - job_.view->window;
@@ -339,6 +348,7 @@ absl::Status CpuPrefill::Attend(Rows segment, Rows piece) {
       .k = k_.data(),
       .v = v_.data(),
       .o = o_.data(),
+      .lse = audit_.LseOf(piece.begin, piece.end),
       .stride_q_row = weights_.q_size(),
       .stride_q_head = config.head_dim,
       .stride_kv_row = config.head_dim,
@@ -350,9 +360,12 @@ absl::Status CpuPrefill::Attend(Rows segment, Rows piece) {
       .head_dim = config.head_dim,
       .scale = 1.0f / std::sqrt(static_cast<float>(config.head_dim)),
       .plan = &plan};
-  return AsInternal(attention_ == AttentionPrecision::kFp8
-                        ? kernels::Fp8AttentionCpu(params)
-                        : kernels::SparseAttentionCpu(params));
+  OVERTURE_RETURN_IF_ERROR(
+      AsInternal(attention_ == AttentionPrecision::kFp8
+                     ? kernels::Fp8AttentionCpu(params)
+                     : kernels::SparseAttentionCpu(params)));
+  audit_.TakeLse(piece.begin, piece.end);
+  return absl::OkStatus();
 }
 
 absl::Status CpuPrefill::ProjectAndMlp(const CpuLayerWeights& weights,

@@ -29,6 +29,7 @@
 #include "absl/status/statusor.h"
 #include "engine/aligned_buffer.h"
 #include "engine/backend.h"
+#include "engine/cpu_row_audit.h"
 #include "engine/cpu_weights.h"
 #include "kernels/selectors/vertical_slash.h"
 #include "kernels/tile_plan.h"
@@ -113,6 +114,7 @@ class CpuPrefill {
   std::vector<kernels::VerticalSlashIndex> indices_;  // per query head
   std::vector<float> window_votes_;                   // [num_kv_heads, tokens]
   bool have_votes_ = false;                           // of this layer
+  CpuRowAudit audit_;
 
   std::vector<AttendedPairs> pairs_;  // by layer
   PrefillOutput output_;

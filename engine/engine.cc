@@ -193,6 +193,7 @@ absl::Status EngineImpl::Validate(const PrefillRequest& request) const {
   OVERTURE_RETURN_IF_ERROR(
       engine::Validate(request.selector, backend_->config()));
   OVERTURE_RETURN_IF_ERROR(backend_->Supports(request.selector));
+  OVERTURE_RETURN_IF_ERROR(CheckAuditRows(request.audit_rows));
   int64_t view_bytes = 0;
   if (request.view.has_value()) {
     OVERTURE_RETURN_IF_ERROR(compress::Validate(*request.view));
@@ -263,9 +264,11 @@ absl::StatusOr<PrefillResult> EngineImpl::RunInTurn(
   result.view = std::move(output.view);
   result.first_token = Argmax(result.logits);
   stats.density = output.density;
+  stats.kept_mass = Summarize(output.audit);
   stats.selector_seconds = output.selector_seconds;
   stats.attention_seconds = output.attention_seconds;
   stats.linear_seconds = output.linear_seconds;
+  stats.audit_seconds = output.audit_seconds;
   stats.kv_bytes =
       policy.layout.TotalBytes(static_cast<int64_t>(request.tokens.size()));
   if (result.view.has_value()) stats.view_bytes = result.view->TotalBytes();
@@ -341,6 +344,7 @@ absl::Status EngineImpl::TryCompute(const PrefillRequest& request,
                        .num_cached = attempt->match.num_tokens,
                        .selector = request.selector,
                        .view = request.view,
+                       .audit_rows = request.audit_rows,
                        .io = &io,
                        .stop = request.stop};
   const Clock::time_point compute_begin = Clock::now();

@@ -49,7 +49,8 @@ struct PrefillRequest {
   std::optional<compress::SnapKvOptions> view;
   Reuse reuse = Reuse::kExact;
   bool store = true;
-  int32_t priority = 0;  // larger first
+  int32_t priority = 0;    // larger first
+  int32_t audit_rows = 0;  // as of PrefillJob
   std::stop_token stop;
   // Committed in one batch with the spans. With store = false, alone.
   std::optional<cache::KvCache::Writer::SessionUpdate> session;
@@ -74,12 +75,14 @@ struct PrefillStats {
   int64_t reused_tokens = 0;
   int64_t computed_tokens = 0;
   double density = 1.0;
+  KeptMassSummary kept_mass;
   std::string attention_policy;
   double queue_seconds = 0;
   double match_seconds = 0;  // lookup plus reading the prefix's KV
   double selector_seconds = 0;
   double attention_seconds = 0;
   double linear_seconds = 0;
+  double audit_seconds = 0;
   double compute_seconds = 0;  // all of the layer loop
   double store_seconds = 0;    // from the first token until durable
   double ttft_seconds = 0;     // from the call to the first token

@@ -82,6 +82,7 @@ COVERED_BY = {
     "service/status.cc": "tests/service/context_test.cc",
     # The layer loop has no other caller than the back end.
     "engine/cpu_prefill.cc": "tests/engine/cpu_backend_test.cc",
+    "engine/cpu_row_audit.cc": "tests/engine/cpu_backend_test.cc",
     "engine/cuda_prefill.cc": "tests/engine/cuda_backend_test.cc",
     # What the back ends share, seen through the first of them.
     "engine/backend.cc": "tests/engine/cpu_backend_test.cc",

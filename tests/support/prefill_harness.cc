@@ -106,6 +106,8 @@ absl::StatusOr<RecordedPrefill> RunPrefill(engine::Backend& backend,
                                          .num_cached = options.num_cached,
                                          .selector = options.selector,
                                          .view = options.view,
+                                         .audit_rows = options.audit_rows,
+                                         .observer = options.observer,
                                          .io = &io}));
   return RecordedPrefill{std::move(output), std::move(io.kv)};
 }

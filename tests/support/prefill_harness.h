@@ -73,6 +73,8 @@ struct HarnessOptions {
   // Serves the first num_cached rows.
   const RecordedKv* prefix = nullptr;
   int64_t num_cached = 0;
+  int32_t audit_rows = 0;
+  engine::RowObserver* observer = nullptr;
 };
 
 absl::StatusOr<RecordedPrefill> RunPrefill(engine::Backend& backend,
