@@ -125,6 +125,14 @@ void StatsToProto(const engine::PrefillStats& stats, v1::PrefillStats* out) {
   out->set_ttft_seconds(stats.ttft_seconds);
   out->set_kv_bytes(stats.kv_bytes);
   out->set_view_bytes(stats.view_bytes);
+  out->set_audit_seconds(stats.audit_seconds);
+  if (stats.kept_mass.num_rows == 0) return;
+  v1::PrefillStats::KeptMass* kept = out->mutable_kept_mass();
+  kept->set_audited_rows(stats.kept_mass.num_rows);
+  kept->set_mean(stats.kept_mass.mean);
+  kept->set_lowest(stats.kept_mass.lowest);
+  kept->set_lowest_layer(stats.kept_mass.layer);
+  kept->set_lowest_head(stats.kept_mass.head);
 }
 
 absl::Status ValidateTokenIds(absl::Span<const int32_t> ids, int64_t vocab_size,

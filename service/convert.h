@@ -23,6 +23,7 @@
 namespace overture::service {
 
 inline constexpr int32_t kMaxPriority = 100;
+inline constexpr int32_t kDefaultAuditRows = 8;
 inline constexpr absl::Duration kMaxHandleTtl = absl::Hours(24);
 
 // A selector without a kind is `fallback`; one that asks for the model's sizes

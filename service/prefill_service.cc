@@ -152,6 +152,8 @@ absl::StatusOr<engine::PrefillRequest> PrefillCall::Prepare() {
   out.tokens = std::move(history);
   out.store = !request_.no_store();
   out.priority = request_.priority();
+  out.audit_rows =
+      request_.has_audit_rows() ? request_.audit_rows() : kDefaultAuditRows;
   out.stop = stream_->stop_token();
   if (in_session) {
     out.session = cache::KvCache::Writer::SessionUpdate{

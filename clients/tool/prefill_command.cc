@@ -21,6 +21,7 @@ absl::Status RunPrefill(CommandArgs args) {
   bool no_store = false;
   int32_t priority = 0;
   int32_t ttl_ms = 0;
+  int32_t audit_rows = 0;
   FlagParser flags("overture prefill",
                    "Prefills a prompt and prints the handle of its KV.");
   server.AddTo(flags);
@@ -38,6 +39,9 @@ absl::Status RunPrefill(CommandArgs args) {
   flags.Add("no-store", &no_store, "Do not keep the KV beyond its handle.");
   flags.Add("priority", &priority, "-100 to 100; larger runs first.");
   flags.Add("ttl-ms", &ttl_ms, "Life of the handle; 0: the server's default.");
+  flags.Add("audit-rows", &audit_rows,
+            "Rows of each layer whose kept mass is measured, at most 64; the "
+            "server's 8 if absent.");
   bool done = false;
   OVERTURE_RETURN_IF_ERROR(ParseOrHelp(flags, args, &done));
   if (done) return absl::OkStatus();
@@ -67,6 +71,7 @@ absl::Status RunPrefill(CommandArgs args) {
   request.set_no_store(no_store);
   request.set_priority(priority);
   request.set_handle_ttl_ms(ttl_ms);
+  if (flags.Given("audit-rows")) request.set_audit_rows(audit_rows);
 
   OVERTURE_ASSIGN_OR_RETURN(auto client, server.Connect());
   OVERTURE_ASSIGN_OR_RETURN(

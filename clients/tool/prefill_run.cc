@@ -1,5 +1,7 @@
 #include "clients/tool/prefill_run.h"
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "clients/tool/progress_bar.h"
@@ -51,6 +53,15 @@ absl::StatusOr<PrefillResult> PrefillWithProgress(
 nlohmann::json ToJson(const PrefillResult& result) {
   const v1::PrefillEvent::Done& done = result.done;
   const v1::PrefillStats& stats = done.stats();
+  const v1::PrefillStats::KeptMass& kept = stats.kept_mass();
+  nlohmann::json kept_mass;  // null: nothing was audited
+  if (stats.has_kept_mass()) {
+    kept_mass = {{"audited_rows", kept.audited_rows()},
+                 {"mean", kept.mean()},
+                 {"lowest", kept.lowest()},
+                 {"lowest_layer", kept.lowest_layer()},
+                 {"lowest_head", kept.lowest_head()}};
+  }
   return {
       {"handle", done.handle()},
       {"num_tokens", done.num_tokens()},
@@ -59,6 +70,7 @@ nlohmann::json ToJson(const PrefillResult& result) {
       {"first_token", result.first_token.token()},
       {"log_probability", result.first_token.log_probability()},
       {"density", stats.density()},
+      {"kept_mass", std::move(kept_mass)},
       {"attention_policy", stats.attention_policy()},
       {"ttft_seconds", stats.ttft_seconds()},
       {"queue_seconds", stats.queue_seconds()},
@@ -66,6 +78,7 @@ nlohmann::json ToJson(const PrefillResult& result) {
       {"selector_seconds", stats.selector_seconds()},
       {"attention_seconds", stats.attention_seconds()},
       {"linear_seconds", stats.linear_seconds()},
+      {"audit_seconds", stats.audit_seconds()},
       {"compute_seconds", stats.compute_seconds()},
       {"store_seconds", stats.store_seconds()},
       {"kv_bytes", stats.kv_bytes()},
@@ -84,6 +97,19 @@ std::string ToText(const PrefillResult& result) {
                   " computed\n");
   absl::StrAppendFormat(&text, "attention  %s, density %.3f\n",
                         stats.attention_policy(), stats.density());
+  if (stats.has_kept_mass()) {
+    const v1::PrefillStats::KeptMass& kept = stats.kept_mass();
+    absl::StrAppendFormat(
+        &text, "kept mass  %.4f, lowest %.4f in layer %d head %d (%d rows)\n",
+        kept.mean(), kept.lowest(), kept.lowest_layer(), kept.lowest_head(),
+        kept.audited_rows());
+  }
+  absl::StrAppendFormat(&text, "time       selector %s, attention %s",
+                        FormatSeconds(stats.selector_seconds()),
+                        FormatSeconds(stats.attention_seconds()));
+  absl::StrAppendFormat(&text, ", linear %s, audit %s\n",
+                        FormatSeconds(stats.linear_seconds()),
+                        FormatSeconds(stats.audit_seconds()));
   absl::StrAppend(&text, "TTFT       ", FormatSeconds(stats.ttft_seconds()));
   if (stats.compute_seconds() > 0) {
     absl::StrAppendFormat(

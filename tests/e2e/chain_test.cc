@@ -66,6 +66,10 @@ TEST_F(ChainTest, EverySelectorDecodesAsTheEngineDoesTokenForToken) {
     OVERTURE_ASSERT_OK_AND_ASSIGN(PrefillResult result,
                                   client().Prefill(request));
     EXPECT_LT(result.done.stats().density(), 0.6);
+    const auto& kept = result.done.stats().kept_mass();
+    EXPECT_GE(kept.audited_rows(), 9);
+    EXPECT_LT(kept.mean(), 1.0);
+    EXPECT_LT(kept.lowest(), kept.mean());
     ExpectAnswer(result.done.handle(),
                  {.prompt = prompt,
                   .selector = {.kind = engine::SelectorSpec::Kind::kAShape,
@@ -76,9 +80,11 @@ TEST_F(ChainTest, EverySelectorDecodesAsTheEngineDoesTokenForToken) {
     v1::PrefillRequest request = Request(prompt);
     request.mutable_selector()->mutable_vertical_slash()->set_vertical(200);
     request.mutable_selector()->mutable_vertical_slash()->set_slash(200);
+    request.set_audit_rows(0);
     OVERTURE_ASSERT_OK_AND_ASSIGN(PrefillResult result,
                                   client().Prefill(request));
     EXPECT_LT(result.done.stats().density(), 1.0);
+    EXPECT_FALSE(result.done.stats().has_kept_mass());
     // Dense KV of the same prompt is in the store and must not stand in.
     EXPECT_EQ(result.done.stats().reused_tokens(), 0);
     ExpectAnswer(
