@@ -79,6 +79,20 @@ bool DecodeWorker::IsEos(int32_t token) const {
   return std::find(eos.begin(), eos.end(), token) != eos.end();
 }
 
+absl::StatusOr<FetchedKv> DecodeWorker::Fetch(
+    OvertureClient& client, const std::string& handle,
+    v1::FetchRequest::Source source) const {
+  OVERTURE_ASSIGN_OR_RETURN(const v1::DescribeResponse description,
+                            client.Describe(handle));
+  OVERTURE_RETURN_IF_ERROR(CheckWeights(description, files_->weights_digest()));
+  DecoderSink sink(model_);
+  FetchedKv kv{.first_token = description.first_token()};
+  OVERTURE_ASSIGN_OR_RETURN(kv.transfer,
+                            client.Fetch(handle, {.source = source}, sink));
+  kv.decoder = sink.TakeDecoder();
+  return kv;
+}
+
 absl::StatusOr<DecodeResult> DecodeWorker::Run(
     OvertureClient& client, const DecodeRequest& request,
     const std::function<void(absl::string_view)>& on_text) const {
@@ -86,21 +100,15 @@ absl::StatusOr<DecodeResult> DecodeWorker::Run(
     return absl::InvalidArgumentError(absl::StrCat(
         "max_tokens is ", request.max_tokens, ", must be at least 1"));
   }
-  OVERTURE_ASSIGN_OR_RETURN(v1::DescribeResponse description,
-                            client.Describe(request.handle));
-  OVERTURE_RETURN_IF_ERROR(CheckWeights(description, files_->weights_digest()));
-
   DecodeResult result;
-  DecoderSink sink(model_);
   const Stopwatch fetching;
-  OVERTURE_ASSIGN_OR_RETURN(
-      FetchResult fetched,
-      client.Fetch(request.handle, {.source = request.source}, sink));
+  OVERTURE_ASSIGN_OR_RETURN(const FetchedKv kv,
+                            Fetch(client, request.handle, request.source));
   result.fetch_seconds = fetching.Seconds();
-  result.kv_bytes = fetched.bytes;
-  result.chunks = fetched.chunks;
-  result.resumes = fetched.resumes;
-  engine::Decoder& decoder = *sink.decoder();
+  result.kv_bytes = kv.transfer.bytes;
+  result.chunks = kv.transfer.chunks;
+  result.resumes = kv.transfer.resumes;
+  engine::Decoder& decoder = *kv.decoder;
   result.logical_length = decoder.logical_length();
 
   std::optional<engine::StreamDecoder> stream;
@@ -112,7 +120,7 @@ absl::StatusOr<DecodeResult> DecodeWorker::Run(
   };
 
   const Stopwatch decoding;
-  int32_t token = description.first_token();
+  int32_t token = kv.first_token;
   for (const int32_t id : request.continuation) {
     OVERTURE_ASSIGN_OR_RETURN(absl::Span<const float> logits, decoder.Step(id));
     ++result.steps;

@@ -8,13 +8,15 @@
 //   3. Decode the first token, which the prefill has already chosen, at
 //      position logical_length, whatever number of rows is held; and so on.
 //
-// One thread; one answer per object.
+// DecoderSink: one thread. DecodeWorker: thread-safe, as each call decodes over
+// KV of its own.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -62,12 +64,20 @@ class DecoderSink : public KvSink {
 
   // Null before Begin.
   engine::Decoder* decoder() const { return decoder_.get(); }
+  std::unique_ptr<engine::Decoder> TakeDecoder() { return std::move(decoder_); }
 
  private:
   // Shared with whoever decodes other handles over the same weights.
   std::shared_ptr<const engine::DecoderModel> model_;
   std::unique_ptr<engine::Decoder> decoder_;
   DType dtype_ = DType::kF32;
+};
+
+// A handle's KV where a decoder can use it.
+struct FetchedKv {
+  std::unique_ptr<engine::Decoder> decoder;
+  int32_t first_token = 0;  // that the prefill chose
+  FetchResult transfer;
 };
 
 class DecodeWorker {
@@ -77,8 +87,13 @@ class DecodeWorker {
   static absl::StatusOr<std::unique_ptr<DecodeWorker>> Load(
       const std::string& model, engine::ComputeDType dtype);
 
-  // Calls `on_text` with whole characters as they are decoded.
-  // FAILED_PRECONDITION if the KV was computed with other weights.
+  // Steps 1 and 2. FAILED_PRECONDITION if the KV was computed with other
+  // weights.
+  absl::StatusOr<FetchedKv> Fetch(OvertureClient& client,
+                                  const std::string& handle,
+                                  v1::FetchRequest::Source source) const;
+
+  // All steps. Calls `on_text` with whole characters as they are decoded.
   absl::StatusOr<DecodeResult> Run(
       OvertureClient& client, const DecodeRequest& request,
       const std::function<void(absl::string_view)>& on_text) const;

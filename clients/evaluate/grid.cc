@@ -17,8 +17,8 @@
 namespace overture::clients {
 namespace {
 
-constexpr absl::string_view kModes[] = {"single", "multi_turn",
-                                        "multi_request"};
+constexpr absl::string_view kModes[] = {"single", "multi_turn", "multi_request",
+                                        "stored_view"};
 
 // The items of a flag, each once.
 absl::StatusOr<std::vector<std::string>> Items(absl::string_view flag,
@@ -100,6 +100,10 @@ absl::string_view ToString(Mode mode) {
   return kModes[static_cast<size_t>(mode)];
 }
 
+Configuration PairOf(const Configuration& configuration) {
+  return {kDense, kFull, configuration.question, 0};
+}
+
 std::string Label(const Configuration& configuration) {
   std::string label = configuration.selector;
   if (configuration.view != kFull) {
@@ -134,15 +138,23 @@ absl::StatusOr<Grid> ParseGrid(const GridFlags& flags) {
   OVERTURE_ASSIGN_OR_RETURN(grid.mode, ParseMode(flags.mode));
   if (grid.mode == Mode::kSingle && grid.turns > 1) {
     return absl::InvalidArgumentError(
-        "--turns needs --mode=multi_turn or multi_request");
+        "--turns needs --mode=multi_turn, multi_request or stored_view");
   }
-  const std::vector<std::string> known = TaskNames();
+  std::vector<std::string> known = TaskNames();
+  known.push_back(kRealText);
   for (const std::string& task : tasks) {
     if (std::find(known.begin(), known.end(), task) == known.end()) {
       return absl::InvalidArgumentError(
           absl::StrCat("no task '", task, "' (--tasks); there are ",
                        absl::StrJoin(known, ", ")));
     }
+  }
+  const std::vector<std::string> just_last = {kLast};
+  if (std::find(tasks.begin(), tasks.end(), kRealText) != tasks.end() &&
+      (grid.mode != Mode::kSingle || questions != just_last)) {
+    return absl::InvalidArgumentError(
+        "--tasks=text asks nothing: --mode must be single and --questions "
+        "last");
   }
   // In floating point: a product of integers may not fit.
   const double num_samples =

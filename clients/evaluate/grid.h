@@ -13,7 +13,9 @@
 
 namespace overture::clients {
 
-enum class Mode { kSingle, kMultiTurn, kMultiRequest };
+// kStoredView: turns as in kMultiTurn, decoded over what the first one
+// delivered, with no prefill of their own.
+enum class Mode { kSingle, kMultiTurn, kMultiRequest, kStoredView };
 absl::string_view ToString(Mode mode);
 
 // One way to answer a sample; the words are those of the command line.
@@ -29,6 +31,9 @@ inline constexpr char kDense[] = "dense";
 inline constexpr char kFull[] = "full";
 inline constexpr char kLast[] = "last";
 inline constexpr char kHidden[] = "hidden";
+
+// What it is compared with: dense over full KV, the question in the same place.
+Configuration PairOf(const Configuration& configuration);
 
 // "vertical_slash:64,256 snapkv:32,256 hidden"; what is "full" and "last" is
 // left out.

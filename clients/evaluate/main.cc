@@ -1,14 +1,21 @@
 // overture-evaluate: scores selectors and views (docs/evaluation.md).
+#include <omp.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
+#include <memory>
+#include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/hash.h"
@@ -17,6 +24,7 @@
 #include "clients/decode_worker/decode_worker.h"
 #include "clients/evaluate/grid.h"
 #include "clients/evaluate/plots.h"
+#include "clients/evaluate/real_text.h"
 #include "clients/evaluate/record.h"
 #include "clients/evaluate/runner.h"
 #include "clients/evaluate/summary.h"
@@ -32,13 +40,26 @@
 namespace overture::clients {
 namespace {
 
+constexpr int32_t kMaxParallel = 256;
+
 struct Options {
   GridFlags grid;
   std::string model;
   std::string server;
+  std::string noise_server;
   std::string out;
   std::string prompts;
   std::string spelling = "auto";
+  std::string text =
+      "/usr/share/common-licenses;/usr/share/cmake-3.25/Help/manual";
+  int32_t parallel = 1;
+};
+
+// What samples are made from.
+struct Source {
+  Spelling spelling;
+  TokenizeText tokenize;
+  std::optional<RealText> text;  // where the grid asks for it
 };
 
 TokenizeText TokenizeWith(const engine::Tokenizer& tokenizer) {
@@ -62,18 +83,60 @@ absl::StatusOr<Spelling> ChooseSpelling(const std::string& flag,
                                                              : Spelling::kText;
 }
 
-// The server must run the model that decodes: its KV means nothing to another.
-absl::StatusOr<RecordHeader> MakeHeader(const v1::ServerInfo& server,
+absl::StatusOr<Source> MakeSource(const Options& options,
+                                  const engine::Tokenizer& tokenizer,
+                                  Grid& grid) {
+  OVERTURE_ASSIGN_OR_RETURN(const Spelling spelling,
+                            ChooseSpelling(options.spelling, tokenizer));
+  Source source{.spelling = spelling, .tokenize = TokenizeWith(tokenizer)};
+  for (SampleId& id : grid.samples) {
+    if (id.task != kRealText) continue;
+    if (!source.text.has_value()) {
+      OVERTURE_ASSIGN_OR_RETURN(source.text,
+                                RealText::Load(options.text, source.tokenize));
+    }
+    id.task = source.text->task();
+  }
+  return source;
+}
+
+absl::StatusOr<Sample> MakeSample(const SampleId& id, int num_turns,
+                                  const Source& source) {
+  if (source.text.has_value() && id.task == source.text->task()) {
+    return source.text->MakeSample(id);
+  }
+  return MakeSample(id, num_turns, source.spelling, source.tokenize);
+}
+
+struct Servers {
+  std::unique_ptr<OvertureClient> client;
+  std::unique_ptr<OvertureClient> own_noise;  // null: `client` is it
+  OvertureClient& noise() const { return own_noise ? *own_noise : *client; }
+};
+
+// A server must run the model that decodes: its KV means nothing to another.
+absl::Status CheckModel(const RecordHeader& server,
+                        const DecodeWorker& worker) {
+  const std::string weights = worker.files().weights_digest().Hex();
+  const std::string tokenizer = worker.tokenizer()->digest().Hex();
+  if (server.weights_digest == weights &&
+      server.tokenizer_digest == tokenizer) {
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(absl::StrCat(
+      "the server runs weights ", server.weights_digest, " and tokenizer ",
+      server.tokenizer_digest, ", --model has ", weights, " and ", tokenizer));
+}
+
+absl::StatusOr<RecordHeader> MakeHeader(const Servers& servers,
                                         const DecodeWorker& worker,
                                         Spelling spelling) {
-  const RecordHeader header = HeaderOf(server, spelling);
-  if (header.weights_digest != worker.files().weights_digest().Hex() ||
-      header.tokenizer_digest != worker.tokenizer()->digest().Hex()) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "the server runs ", server.model().name(), " with weights ",
-        header.weights_digest, " and tokenizer ", header.tokenizer_digest,
-        ", --model has ", worker.files().weights_digest().Hex(), " and ",
-        worker.tokenizer()->digest().Hex()));
+  RecordHeader header = HeaderOf(servers.client->server(), spelling);
+  OVERTURE_RETURN_IF_ERROR(CheckModel(header, worker));
+  if (servers.own_noise != nullptr) {
+    const RecordHeader noise = HeaderOf(servers.noise().server(), spelling);
+    OVERTURE_RETURN_IF_ERROR(CheckModel(noise, worker));
+    header.noise_server = absl::StrCat(noise.backend, ", ", noise.numerics);
   }
   return header;
 }
@@ -93,50 +156,88 @@ bool IsComplete(const Grid& grid, const SampleId& sample,
   return true;
 }
 
-absl::Status RunGrid(const Grid& grid, OvertureClient& client,
-                     const DecodeWorker& worker, Spelling spelling,
-                     RecordFile& file) {
+// Samples that are worked off side by side.
+class Work {
+ public:
+  Work(std::vector<SampleId> samples, size_t total)
+      : samples_(std::move(samples)) {
+    for (const SampleId& sample : samples_) {
+      all_ += static_cast<double>(sample.length);
+    }
+    absl::FPrintF(stderr, "%d samples, %d of them complete\n", total,
+                  total - samples_.size());
+  }
+
+  // Null when there is no more, or one has failed.
+  const SampleId* Next() {
+    const absl::MutexLock lock(&mutex_);
+    return next_ < samples_.size() && status_.ok() ? &samples_[next_++]
+                                                   : nullptr;
+  }
+  void Done(const SampleId& sample, const absl::Status& status) {
+    const absl::MutexLock lock(&mutex_);
+    status_.Update(status);
+    // Tokens to prefill are what takes the time.
+    done_ += static_cast<double>(sample.length);
+    ++num_done_;
+    const absl::Duration left =
+        (absl::Now() - start_) * ((all_ - done_) / done_);
+    bar_.Update(done_ / all_,
+                absl::StrFormat(
+                    "%d of %d, %s left, %s", num_done_, samples_.size(),
+                    absl::FormatDuration(absl::Trunc(left, absl::Seconds(1))),
+                    ToString(sample)));
+  }
+  absl::Status status() const {
+    const absl::MutexLock lock(&mutex_);
+    return status_;
+  }
+
+ private:
+  const std::vector<SampleId> samples_;
+  const absl::Time start_ = absl::Now();
+  double all_ = 0;
+
+  mutable absl::Mutex mutex_;
+  size_t next_ ABSL_GUARDED_BY(mutex_) = 0;
+  size_t num_done_ ABSL_GUARDED_BY(mutex_) = 0;
+  double done_ ABSL_GUARDED_BY(mutex_) = 0;
+  absl::Status status_ ABSL_GUARDED_BY(mutex_);
+  ProgressBar bar_ ABSL_GUARDED_BY(mutex_){"evaluate", stderr};
+};
+
+absl::Status RunGrid(const Grid& grid, const Servers& servers,
+                     const DecodeWorker& worker, const Source& source,
+                     int num_threads, RecordFile& file) {
   std::vector<SampleId> missing;
-  double work = 0;  // tokens to prefill: what takes the time
   for (const SampleId& sample : grid.samples) {
-    if (IsComplete(grid, sample, file)) continue;
-    missing.push_back(sample);
-    work += static_cast<double>(sample.length);
+    if (!IsComplete(grid, sample, file)) missing.push_back(sample);
   }
-  absl::FPrintF(stderr, "%d samples, %d of them complete, %d configurations\n",
-                grid.samples.size(), grid.samples.size() - missing.size(),
-                grid.configurations.size());
-  ProgressBar bar("evaluate", stderr);
-  const absl::Time start = absl::Now();
-  Runner runner(client, worker, spelling);
-  double done = 0;
-  for (size_t i = 0; i < missing.size(); ++i) {
-    const std::string left =
-        done == 0 ? "measuring"
-                  : absl::FormatDuration(absl::Seconds(absl::ToInt64Seconds(
-                        (absl::Now() - start) * ((work - done) / done)))) +
-                        " left";
-    bar.Update(done / work,
-               absl::StrFormat("%d of %d, %s, %s", i + 1, missing.size(), left,
-                               ToString(missing[i])));
-    OVERTURE_ASSIGN_OR_RETURN(const Sample sample,
-                              MakeSample(missing[i], grid.turns, spelling,
-                                         TokenizeWith(*worker.tokenizer())));
-    OVERTURE_RETURN_IF_ERROR(runner.Run(grid, sample, file));
-    done += static_cast<double>(missing[i].length);
-  }
-  return absl::OkStatus();
+  Work work(std::move(missing), grid.samples.size());
+  // The threads that a decoder's step may use are a setting of each thread.
+  const int step_threads = omp_get_max_threads();
+  const auto work_off = [&] {
+    omp_set_num_threads(step_threads);
+    Runner runner(*servers.client, servers.noise(), worker, source.spelling);
+    while (const SampleId* id = work.Next()) {
+      absl::StatusOr<Sample> sample = MakeSample(*id, grid.turns, source);
+      work.Done(
+          *id, sample.ok() ? runner.Run(grid, *sample, file) : sample.status());
+    }
+  };
+  std::vector<std::thread> threads;
+  for (int i = 0; i < num_threads; ++i) threads.emplace_back(work_off);
+  for (std::thread& thread : threads) thread.join();
+  return work.status();
 }
 
 // What another implementation needs to answer the same questions.
-absl::Status WritePrompts(const Grid& grid, Spelling spelling,
-                          const engine::Tokenizer& tokenizer,
+absl::Status WritePrompts(const Grid& grid, const Source& source,
                           const std::string& path) {
   std::string lines;
   for (const SampleId& id : grid.samples) {
-    OVERTURE_ASSIGN_OR_RETURN(
-        const Sample sample,
-        MakeSample(id, grid.turns, spelling, TokenizeWith(tokenizer)));
+    OVERTURE_ASSIGN_OR_RETURN(const Sample sample,
+                              MakeSample(id, grid.turns, source));
     for (int turn = 0; turn < grid.turns; ++turn) {
       const Turn& asked = sample.turns[static_cast<size_t>(turn)];
       const nlohmann::json line = {
@@ -158,7 +259,17 @@ absl::Status Run(const Options& options) {
     return absl::InvalidArgumentError(
         "--model and one of --out and --prompts are needed");
   }
-  OVERTURE_ASSIGN_OR_RETURN(const Grid grid, ParseGrid(options.grid));
+  if (!options.noise_server.empty() && !options.grid.noise_floor) {
+    return absl::InvalidArgumentError("--noise-server needs --noise-floor");
+  }
+  if (options.parallel < 1 || options.parallel > kMaxParallel) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--parallel is ", options.parallel,
+                     ", must be within [1, ", kMaxParallel, "]"));
+  }
+  OVERTURE_ASSIGN_OR_RETURN(Grid grid, ParseGrid(options.grid));
+  // Before the weights are packed: for as many threads as will share them.
+  omp_set_num_threads(std::max(1, omp_get_max_threads() / options.parallel));
   OVERTURE_ASSIGN_OR_RETURN(
       const auto worker,
       DecodeWorker::Load(options.model, engine::ComputeDType::kAuto));
@@ -166,11 +277,10 @@ absl::Status Run(const Options& options) {
     return absl::FailedPreconditionError(
         absl::StrCat(options.model, " has no tokenizer"));
   }
-  OVERTURE_ASSIGN_OR_RETURN(
-      const Spelling spelling,
-      ChooseSpelling(options.spelling, *worker->tokenizer()));
+  OVERTURE_ASSIGN_OR_RETURN(const Source source,
+                            MakeSource(options, *worker->tokenizer(), grid));
   if (!options.prompts.empty()) {
-    return WritePrompts(grid, spelling, *worker->tokenizer(), options.prompts);
+    return WritePrompts(grid, source, options.prompts);
   }
 
   std::error_code error;
@@ -193,23 +303,29 @@ absl::Status Run(const Options& options) {
                                    .flags = {"--store=memory"}}));
     address = own.address();
   }
-  OVERTURE_ASSIGN_OR_RETURN(const auto client,
-                            OvertureClient::Connect(address));
+  Servers servers;
+  OVERTURE_ASSIGN_OR_RETURN(servers.client, OvertureClient::Connect(address));
+  if (!options.noise_server.empty()) {
+    OVERTURE_ASSIGN_OR_RETURN(servers.own_noise,
+                              OvertureClient::Connect(options.noise_server));
+  }
   OVERTURE_ASSIGN_OR_RETURN(const RecordHeader header,
-                            MakeHeader(client->server(), *worker, spelling));
+                            MakeHeader(servers, *worker, source.spelling));
   OVERTURE_ASSIGN_OR_RETURN(const auto file,
                             RecordFile::Open(std::move(locked), header));
-  OVERTURE_RETURN_IF_ERROR(RunGrid(grid, *client, *worker, spelling, *file));
+  OVERTURE_RETURN_IF_ERROR(
+      RunGrid(grid, servers, *worker, source, options.parallel, *file));
 
+  const std::vector<Record> records = file->records();
   const std::string summary =
-      SummaryMarkdown(absl::StrCat(client->server().model().name(), ", ",
-                                   header.backend, ", ", header.numerics),
-                      file->records());
+      SummaryMarkdown(absl::StrCat(servers.client->server().model().name(),
+                                   ", ", header.backend, ", ", header.numerics),
+                      records);
   const std::pair<const char*, std::string> outputs[] = {
       {"summary.md", summary},
-      {"heat.svg", HeatMapSvg(file->records())},
-      {"density.svg", AccuracySvg(file->records(), CostAxis::kDensity)},
-      {"bytes.svg", AccuracySvg(file->records(), CostAxis::kKvBytes)},
+      {"heat.svg", HeatMapSvg(records)},
+      {"density.svg", AccuracySvg(records, CostAxis::kDensity)},
+      {"bytes.svg", AccuracySvg(records, CostAxis::kKvBytes)},
   };
   for (const auto& [name, text] : outputs) {
     OVERTURE_RETURN_IF_ERROR(
@@ -251,6 +367,13 @@ int Main(const std::vector<std::string>& args) {
   flags.Add("mode", &grid.mode, "single, multi_turn or multi_request.");
   flags.Add("turns", &grid.turns, "Questions on one context.");
   flags.Add("noise-floor", &grid.noise_floor, "Run dense over full KV twice.");
+  flags.Add("noise-server", &options.noise_server,
+            "Address of a server of the same weights, say on another device, "
+            "for the second time; needs --noise-floor.");
+  flags.Add("text", &options.text,
+            "Files, or folders of them, for --tasks=text: read in place.");
+  flags.Add("parallel", &options.parallel,
+            "Samples at a time: they share the decoder's threads.");
   flags.Add("spelling", &options.spelling,
             "words (the retrieval model's), text, or auto: by the tokenizer.");
   absl::Status status = flags.Parse(args);

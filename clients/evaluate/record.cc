@@ -19,7 +19,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int kVersion = 2;
+constexpr int kVersion = 3;
 
 json ToJson(const RecordHeader& header) {
   return {{"overture_evaluation", kVersion},
@@ -28,12 +28,13 @@ json ToJson(const RecordHeader& header) {
           {"spelling", header.spelling},
           {"backend", header.backend},
           {"numerics", header.numerics},
-          {"head_sizes", header.head_sizes_digest}};
+          {"head_sizes", header.head_sizes_digest},
+          {"noise_server", header.noise_server}};
 }
 
 absl::StatusOr<Mode> ModeFromText(absl::string_view text) {
-  for (const Mode mode :
-       {Mode::kSingle, Mode::kMultiTurn, Mode::kMultiRequest}) {
+  for (const Mode mode : {Mode::kSingle, Mode::kMultiTurn, Mode::kMultiRequest,
+                          Mode::kStoredView}) {
     if (ToString(mode) == text) return mode;
   }
   return absl::InvalidArgumentError(absl::StrCat("no mode '", text, "'"));
@@ -52,26 +53,36 @@ std::string Key(const Record& record) {
 }
 
 json ToJson(const Record& record) {
-  return {{"sample", ToString(record.sample)},
-          {"task", record.sample.task},
-          {"length", record.sample.length},
-          {"depth", record.sample.depth},
-          {"seed", record.sample.seed},
-          {"mode", std::string(ToString(record.mode))},
-          {"turn", record.turn},
-          {"selector", record.configuration.selector},
-          {"view", record.configuration.view},
-          {"question", record.configuration.question},
-          {"repeat", record.configuration.repeat},
-          {"right", record.score.right},
-          {"tail", record.score.tail},
-          {"score", record.score.share},
-          {"answer", record.answer},
-          {"text", record.text},
-          {"density", record.density},
-          {"kv_bytes", record.kv_bytes},
-          {"ttft_seconds", record.ttft_seconds},
-          {"reused_tokens", record.reused_tokens}};
+  json line = {{"sample", ToString(record.sample)},
+               {"task", record.sample.task},
+               {"length", record.sample.length},
+               {"depth", record.sample.depth},
+               {"seed", record.sample.seed},
+               {"mode", std::string(ToString(record.mode))},
+               {"turn", record.turn},
+               {"selector", record.configuration.selector},
+               {"view", record.configuration.view},
+               {"question", record.configuration.question},
+               {"repeat", record.configuration.repeat},
+               {"density", record.density},
+               {"selector_seconds", record.selector_seconds},
+               {"kv_bytes", record.kv_bytes},
+               {"ttft_seconds", record.ttft_seconds},
+               {"reused_tokens", record.reused_tokens}};
+  if (record.kept_mass.has_value()) line["kept_mass"] = *record.kept_mass;
+  if (record.likelihood.has_value()) {
+    line.update({{"positions", record.likelihood->positions},
+                 {"loss", record.likelihood->loss},
+                 {"kl", record.likelihood->kl},
+                 {"agreement", record.likelihood->agreement}});
+  } else {
+    line.update({{"right", record.score.right},
+                 {"tail", record.score.tail},
+                 {"score", record.score.share},
+                 {"answer", record.answer},
+                 {"text", record.text}});
+  }
+  return line;
 }
 
 absl::StatusOr<Record> RecordFromJson(const json& line) {
@@ -88,15 +99,27 @@ absl::StatusOr<Record> RecordFromJson(const json& line) {
     line.at("view").get_to(record.configuration.view);
     line.at("question").get_to(record.configuration.question);
     line.at("repeat").get_to(record.configuration.repeat);
-    line.at("right").get_to(record.score.right);
-    line.at("tail").get_to(record.score.tail);
-    line.at("score").get_to(record.score.share);
-    line.at("answer").get_to(record.answer);
-    line.at("text").get_to(record.text);
     line.at("density").get_to(record.density);
+    line.at("selector_seconds").get_to(record.selector_seconds);
     line.at("kv_bytes").get_to(record.kv_bytes);
     line.at("ttft_seconds").get_to(record.ttft_seconds);
     line.at("reused_tokens").get_to(record.reused_tokens);
+    if (line.contains("kept_mass")) {
+      record.kept_mass = line.at("kept_mass").get<double>();
+    }
+    if (line.contains("positions")) {
+      Likelihood& likelihood = record.likelihood.emplace();
+      line.at("positions").get_to(likelihood.positions);
+      line.at("loss").get_to(likelihood.loss);
+      line.at("kl").get_to(likelihood.kl);
+      line.at("agreement").get_to(likelihood.agreement);
+    } else {
+      line.at("right").get_to(record.score.right);
+      line.at("tail").get_to(record.score.tail);
+      line.at("score").get_to(record.score.share);
+      line.at("answer").get_to(record.answer);
+      line.at("text").get_to(record.text);
+    }
   } catch (const json::exception& error) {
     return absl::InvalidArgumentError(error.what());
   }
@@ -135,6 +158,7 @@ absl::StatusOr<LockedFile> LockFile(const std::string& path) {
 absl::StatusOr<std::unique_ptr<RecordFile>> RecordFile::Open(
     LockedFile file, const RecordHeader& header) {
   auto records = std::unique_ptr<RecordFile>(new RecordFile(std::move(file)));
+  const absl::MutexLock lock(&records->mutex_);
   const std::string& path = records->file_.path;
   OVERTURE_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path));
   OVERTURE_RETURN_IF_ERROR(records->Read(text, header));
@@ -193,7 +217,18 @@ absl::Status RecordFile::WriteLine(const json& line) {
   return absl::OkStatus();
 }
 
+bool RecordFile::Has(const Record& record) const {
+  const absl::MutexLock lock(&mutex_);
+  return keys_.count(Key(record)) > 0;
+}
+
+std::vector<Record> RecordFile::records() const {
+  const absl::MutexLock lock(&mutex_);
+  return records_;
+}
+
 absl::Status RecordFile::Append(const Record& record) {
+  const absl::MutexLock lock(&mutex_);
   if (!keys_.insert(Key(record)).second) {
     return absl::AlreadyExistsError(
         absl::StrCat(file_.path, " holds ", Key(record), " already"));

@@ -1,23 +1,27 @@
 // The results of an evaluation: one JSON line per sample, turn and
 // configuration behind a header line (docs/evaluation.md, section 5).
 //
-// RecordFile: one thread, and by a lock on the file one process at a time. A
-// record is on its way to the disk when Append returns: it survives the end of
-// this process.
+// RecordFile: thread-safe, and by a lock on the file for one process at a time.
+// A record is on its way to the disk when Append returns: it survives the end
+// of this process.
 #pragma once
 
 #include <cstdint>
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
 #include "clients/evaluate/grid.h"
+#include "clients/evaluate/likelihood.h"
 #include "clients/evaluate/score.h"
 #include "clients/evaluate/spelling.h"
 #include "nlohmann/json_fwd.hpp"
@@ -32,9 +36,15 @@ struct Record {
   Configuration configuration;
   Score score;
   std::vector<int32_t> answer;
-  std::string text;      // what the answer spells
-  double density = 0;    // of the rows that this prefill computed
+  std::string text;  // what the answer spells
+  // Of real text, which has no answer and no score.
+  std::optional<Likelihood> likelihood;
+  double density = 0;  // of the rows that this prefill computed
+  // Share of the attention that those rows' plans kept, where it was sampled.
+  std::optional<double> kept_mass;
+  double selector_seconds = 0;
   int64_t kv_bytes = 0;  // that the decode worker received
+  // Without the wait for other requests.
   double ttft_seconds = 0;
   int64_t reused_tokens = 0;  // not 0: the TTFT is a warm one
 };
@@ -54,6 +64,8 @@ struct RecordHeader {
   std::string backend;            // "cpu bf16"
   std::string numerics;           // ServerInfo.numerics
   std::string head_sizes_digest;  // empty: the server holds none
+  // What second runs of dense are answered by; empty: by the same server.
+  std::string noise_server;
 
   friend bool operator==(const RecordHeader&, const RecordHeader&) = default;
 };
@@ -84,20 +96,24 @@ class RecordFile {
   RecordFile(const RecordFile&) = delete;
   RecordFile& operator=(const RecordFile&) = delete;
 
-  bool Has(const Record& record) const { return keys_.count(Key(record)) > 0; }
-  const std::vector<Record>& records() const { return records_; }
+  bool Has(const Record& record) const;
+  // All so far, in the order of the file.
+  std::vector<Record> records() const;
 
   // ALREADY_EXISTS if it is there.
   absl::Status Append(const Record& record);
 
  private:
   explicit RecordFile(LockedFile file) : file_(std::move(file)) {}
-  absl::Status Read(const std::string& text, const RecordHeader& header);
-  absl::Status WriteLine(const nlohmann::json& json);
+  absl::Status Read(const std::string& text, const RecordHeader& header)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status WriteLine(const nlohmann::json& json)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  LockedFile file_;
-  std::vector<Record> records_;
-  std::set<std::string> keys_;
+  mutable absl::Mutex mutex_;
+  LockedFile file_ ABSL_GUARDED_BY(mutex_);
+  std::vector<Record> records_ ABSL_GUARDED_BY(mutex_);
+  std::set<std::string> keys_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace overture::clients

@@ -1,5 +1,6 @@
 // Asks a running server for a sample's answers, one configuration after the
-// other, and decodes them from the KV that it hands out. One thread.
+// other, and decodes them from the KV that it hands out. One thread; many may
+// run beside each other, over the same clients, worker and file.
 #pragma once
 
 #include <cstdint>
@@ -21,20 +22,24 @@ namespace overture::clients {
 // earlier ones stored; a first one computes everything.
 struct TurnPrompt {
   std::vector<int32_t> prefill;
-  std::vector<int32_t> continuation;  // a hidden question, for the decoder
+  // For the decoder: a hidden question, and over a stored view all turns
+  // behind the first prefill.
+  std::vector<int32_t> continuation;
 };
 TurnPrompt PromptOfTurn(const Sample& sample, Mode mode,
                         absl::string_view question, int turn);
 
 class Runner {
  public:
-  // Both outlive it.
-  Runner(OvertureClient& client, const DecodeWorker& worker, Spelling spelling)
-      : client_(client), worker_(worker), spelling_(spelling) {}
+  // `noise` answers the second runs of dense. All outlive it.
+  Runner(OvertureClient& client, OvertureClient& noise,
+         const DecodeWorker& worker, Spelling spelling)
+      : client_(client), noise_(noise), worker_(worker), spelling_(spelling) {}
 
   // Appends what is missing of the sample's records to `file`. A configuration
   // over full KV shares the prefill of the first one with a view, as both
-  // come from one handle.
+  // come from one handle. Real text is compared with the pair's distributions,
+  // which are computed again if that record is there already.
   absl::Status Run(const Grid& grid, const Sample& sample, RecordFile& file);
 
  private:
@@ -44,10 +49,21 @@ class Runner {
   absl::StatusOr<PrefillResult> Prefill(const Configuration& configuration,
                                         const TurnPrompt& prompt, bool cold,
                                         bool store);
+  // Both complete the record from a handle's KV.
+  absl::Status Answer(const Turn& asked, const TurnPrompt& prompt,
+                      const std::string& handle, Record& record);
+  absl::Status Continue(const Turn& text, const std::string& handle,
+                        Record& record);
+
+  OvertureClient& ClientOf(const Configuration& configuration) {
+    return configuration.repeat == 0 ? client_ : noise_;
+  }
 
   OvertureClient& client_;
+  OvertureClient& noise_;
   const DecodeWorker& worker_;
   const Spelling spelling_;
+  LogProbabilities pair_;  // of the sample that runs
 };
 
 }  // namespace overture::clients

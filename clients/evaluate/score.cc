@@ -49,6 +49,12 @@ Score ScoreAnswer(Spelling spelling, const Turn& turn,
     return score;
   }
   const absl::Span<const int32_t> gold = turn.gold;
+  if (turn.any_order) {
+    score.right = score.share == 1 && ids.size() == gold.size() &&
+                  ids.back() == gold.back();
+    score.tail = score.right;
+    return score;
+  }
   score.right = ids == gold;
   score.tail =
       !ids.empty() && !gold.empty() && ids.subspan(1) == gold.subspan(1);

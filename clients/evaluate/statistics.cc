@@ -2,8 +2,46 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
+#include <limits>
 
 namespace overture::clients {
+namespace {
+
+// 97.5% of Student's t lie below, by degrees of freedom from 1 on; beyond, two
+// terms of its expansion are off by less than 0.001.
+double StudentT(int64_t freedom) {
+  constexpr double kTable[] = {12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365,
+                               2.306,  2.262, 2.228, 2.201, 2.179, 2.160, 2.145,
+                               2.131,  2.120, 2.110, 2.101, 2.093, 2.086};
+  if (freedom <= static_cast<int64_t>(std::size(kTable))) {
+    return kTable[freedom - 1];
+  }
+  return 1.960 + 2.373 / static_cast<double>(freedom) +
+         2.822 / static_cast<double>(freedom * freedom);
+}
+
+}  // namespace
+
+double Mean(absl::Span<const double> values) {
+  double sum = 0;
+  for (const double value : values) sum += value;
+  return values.empty() ? 0 : sum / static_cast<double>(values.size());
+}
+
+Interval MeanInterval(absl::Span<const double> values) {
+  const auto n = static_cast<int64_t>(values.size());
+  if (n < 2) {
+    constexpr double kInfinity = std::numeric_limits<double>::infinity();
+    return {.low = -kInfinity, .high = kInfinity};
+  }
+  const double mean = Mean(values);
+  double squares = 0;
+  for (const double value : values) squares += (value - mean) * (value - mean);
+  const double half =
+      StudentT(n - 1) * std::sqrt(squares / static_cast<double>(n * (n - 1)));
+  return {.low = mean - half, .high = mean + half};
+}
 
 Interval WilsonInterval(int64_t hits, int64_t n) {
   if (n == 0) return {};

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "absl/types/span.h"
+
 namespace overture::clients {
 
 struct Interval {
@@ -13,6 +15,11 @@ struct Interval {
 // Wilson's 95% interval of a share, `hits` of `n`; [0, 1] for n = 0.
 // Source: E. B. Wilson, "Probable inference", 1927.
 Interval WilsonInterval(int64_t hits, int64_t n);
+
+double Mean(absl::Span<const double> values);  // 0 of none
+// Student's 95% interval of the mean that `values` are drawn around; from minus
+// to plus infinity for fewer than two.
+Interval MeanInterval(absl::Span<const double> values);
 
 // McNemar's exact two-sided p: how likely `lost` and `won` are to differ so
 // much if both were equally likely. 1 if both are 0.

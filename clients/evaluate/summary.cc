@@ -1,7 +1,9 @@
 #include "clients/evaluate/summary.h"
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
+#include <iterator>
 #include <set>
 #include <tuple>
 
@@ -14,10 +16,10 @@ namespace overture::clients {
 namespace {
 
 std::string PairKey(const Record& record) {
-  Record pair{
-      .sample = record.sample, .mode = record.mode, .turn = record.turn};
-  pair.configuration = {kDense, kFull, record.configuration.question, 0};
-  return Key(pair);
+  return Key({.sample = record.sample,
+              .mode = record.mode,
+              .turn = record.turn,
+              .configuration = PairOf(record.configuration)});
 }
 
 double Share(int64_t part, int64_t all) {
@@ -46,59 +48,122 @@ auto Values(absl::Span<const Record> records, const Get& get) {
   return values;
 }
 
-std::string Overview(absl::Span<const Record> records, const Pairs& pairs,
-                     const std::vector<Configuration>& configurations) {
-  const auto tasks =
-      Values(records, [](const Record& r) { return r.sample.task; });
-  std::string out = "| configuration |";
-  std::string rule = "|---|";
-  for (const std::string& task : tasks) {
-    absl::StrAppend(&out, " ", task, " |");
-    rule += "---|";
-  }
-  absl::StrAppend(&out, " density | KV | lost, won |\n", rule,
-                  "---|---|---|\n");
-  for (const Configuration& configuration : configurations) {
-    absl::StrAppend(&out, "| ", Label(configuration), " |");
-    for (const std::string& task : tasks) {
-      const Tally tally = pairs.Count(
-          configuration,
-          [&task](const Record& record) { return record.sample.task == task; });
-      absl::StrAppend(&out, " ",
-                      PercentWithInterval(tally.right, tally.samples), " |");
+// "87.5%", or "-" where nothing was sampled.
+std::string KeptMass(const Tally& tally) {
+  return tally.kept_mass.has_value()
+             ? absl::StrFormat("%.1f%%", 100 * *tally.kept_mass)
+             : "-";
+}
+
+std::string Ttft(const Tally& tally) {
+  return tally.ttft_seconds > 0 ? FormatSeconds(tally.ttft_seconds) : "-";
+}
+
+// What a prefill and its KV cost: the last columns of every table.
+constexpr absl::string_view kCostColumns =
+    " density | kept | KV | TTFT | selector |\n";
+constexpr absl::string_view kCostRule = "---|---|---|---|---|\n";
+std::string CostCells(const Tally& tally) {
+  return absl::StrFormat(" %.1f%% | %s | %s | %s | %s |\n", 100 * tally.density,
+                         KeptMass(tally),
+                         FormatBytes(static_cast<int64_t>(tally.kv_bytes)),
+                         Ttft(tally), FormatSeconds(tally.selector_seconds));
+}
+
+using Belongs = std::function<bool(const Record&)>;
+
+// A row for each length and configuration that has records.
+std::string Rows(
+    absl::Span<const Record> records, const Pairs& pairs,
+    const std::vector<Configuration>& configurations, const Belongs& belongs,
+    const std::function<std::string(const Tally&, const Belongs&)>& cells) {
+  std::string out;
+  for (const int64_t length :
+       Values(records, [](const Record& r) { return r.sample.length; })) {
+    const Belongs here = [&](const Record& record) {
+      return record.sample.length == length && belongs(record);
+    };
+    for (const Configuration& configuration : configurations) {
+      const Tally tally = pairs.Count(configuration, here);
+      if (tally.samples == 0) continue;
+      absl::StrAppend(&out, "| ", length, " | ", Label(configuration), " |",
+                      cells(tally,
+                            [&](const Record& record) {
+                              return record.configuration == configuration &&
+                                     here(record);
+                            }),
+                      CostCells(tally));
     }
-    const Tally all =
-        pairs.Count(configuration, [](const Record&) { return true; });
-    absl::StrAppendFormat(&out, " %.1f%% | %.1f%% | %s |\n", 100 * all.density,
-                          100 * all.kv_share, Difference(all));
   }
   return out;
 }
 
+// Tasks beside each other.
+std::string Overview(absl::Span<const Record> records, const Pairs& pairs,
+                     const std::vector<Configuration>& configurations,
+                     const Belongs& belongs) {
+  std::vector<Record> of_table;
+  std::copy_if(records.begin(), records.end(), std::back_inserter(of_table),
+               belongs);
+  const auto tasks =
+      Values(of_table, [](const Record& r) { return r.sample.task; });
+  std::string out = "| length | configuration |";
+  std::string rule = "|---|---|";
+  for (const std::string& task : tasks) {
+    absl::StrAppend(&out, " ", task, " |");
+    rule += "---|";
+  }
+  absl::StrAppend(&out, " all, % [95%] | lost, won | tail % |", kCostColumns,
+                  rule, "---|---|---|", kCostRule);
+  const auto cells = [&](const Tally& all, const Belongs& here) {
+    std::string text;
+    for (const std::string& task : tasks) {
+      const Tally tally = pairs.Count([&](const Record& record) {
+        return record.sample.task == task && here(record);
+      });
+      absl::StrAppend(&text, " ", tally.right, "/", tally.samples, " |");
+    }
+    absl::StrAppendFormat(&text, " %s | %s | %.1f |",
+                          PercentWithInterval(all.right, all.samples),
+                          Difference(all), 100 * Share(all.tail, all.samples));
+    return text;
+  };
+  return out + Rows(of_table, pairs, configurations, belongs, cells);
+}
+
 std::string TaskTable(absl::Span<const Record> records, const Pairs& pairs,
                       const std::vector<Configuration>& configurations,
-                      const std::function<bool(const Record&)>& belongs) {
-  std::string out =
+                      const Belongs& belongs) {
+  const auto cells = [](const Tally& tally, const Belongs&) {
+    return absl::StrFormat(" %d | %s | %s | %.2f | %.1f |", tally.samples,
+                           PercentWithInterval(tally.right, tally.samples),
+                           Difference(tally), tally.score,
+                           100 * Share(tally.tail, tally.samples));
+  };
+  return absl::StrCat(
       "| length | configuration | n | right % [95%] | lost, won | score | tail "
-      "% | density | KV | TTFT |\n|---|---|---|---|---|---|---|---|---|---|\n";
-  for (const int64_t length :
-       Values(records, [](const Record& r) { return r.sample.length; })) {
-    for (const Configuration& configuration : configurations) {
-      const Tally tally = pairs.Count(configuration, [&](const Record& record) {
-        return record.sample.length == length && belongs(record);
-      });
-      if (tally.samples == 0) continue;
-      absl::StrAppendFormat(
-          &out, "| %d | %s | %d | %s | %s | %.2f | %.1f | %.1f%% | %s | %s |\n",
-          length, Label(configuration), tally.samples,
-          PercentWithInterval(tally.right, tally.samples), Difference(tally),
-          tally.score, 100 * Share(tally.tail, tally.samples),
-          100 * tally.density,
-          FormatBytes(static_cast<int64_t>(tally.kv_bytes)),
-          tally.ttft_seconds > 0 ? FormatSeconds(tally.ttft_seconds) : "-");
-    }
-  }
-  return out;
+      "% |",
+      kCostColumns, "|---|---|---|---|---|---|---|", kCostRule,
+      Rows(records, pairs, configurations, belongs, cells));
+}
+
+std::string TextTable(absl::Span<const Record> records, const Pairs& pairs,
+                      const std::vector<Configuration>& configurations,
+                      const Belongs& belongs) {
+  const auto cells = [](const Tally& tally, const Belongs&) {
+    const auto percent = [](double loss) { return 100 * (std::exp(loss) - 1); };
+    return absl::StrFormat(
+        " %d | %.3f | %+.2f%% [%+.2f, %+.2f] | %.4f | %.1f [%.1f, %.1f] |",
+        tally.samples, std::exp(tally.loss), percent(tally.loss_change),
+        percent(tally.loss_interval.low), percent(tally.loss_interval.high),
+        tally.kl, 100 * tally.agreement, 100 * tally.agreement_interval.low,
+        100 * tally.agreement_interval.high);
+  };
+  return absl::StrCat(
+      "| length | configuration | n | perplexity | change [95%] | KL, nats | "
+      "same first token, % [95%] |",
+      kCostColumns, "|---|---|---|---|---|---|---|", kCostRule,
+      Rows(records, pairs, configurations, belongs, cells));
 }
 
 }  // namespace
@@ -136,11 +201,21 @@ Pairs::Pairs(absl::Span<const Record> records) : records_(records) {
 }
 
 Tally Pairs::Count(const Configuration& configuration,
-                   const std::function<bool(const Record&)>& belongs) const {
+                   const Belongs& belongs) const {
+  return Count([&](const Record& record) {
+    return record.configuration == configuration && belongs(record);
+  });
+}
+
+Tally Pairs::Count(const Belongs& belongs) const {
   Tally tally;
   std::vector<double> cold;
+  std::vector<double> kept_mass;
+  std::vector<double> losses;
+  std::vector<double> changes;
+  std::vector<double> agreements;
   for (const Record& record : records_) {
-    if (!(record.configuration == configuration) || !belongs(record)) continue;
+    if (!belongs(record)) continue;
     // Without a pair, as while a run goes on, nothing is compared.
     const auto pair = dense_.find(PairKey(record));
     if (pair == dense_.end()) continue;
@@ -152,21 +227,36 @@ Tally Pairs::Count(const Configuration& configuration,
     tally.won += !pair_right && record.score.right ? 1 : 0;
     tally.score += record.score.share;
     tally.density += record.density;
+    tally.selector_seconds += record.selector_seconds;
     const auto bytes = static_cast<double>(record.kv_bytes);
     tally.kv_bytes += bytes;
     tally.kv_share += bytes / static_cast<double>(
                                   std::max<int64_t>(1, pair->second->kv_bytes));
+    if (record.kept_mass.has_value()) kept_mass.push_back(*record.kept_mass);
     if (record.reused_tokens == 0) cold.push_back(record.ttft_seconds);
+    if (record.likelihood.has_value() && pair->second->likelihood.has_value()) {
+      losses.push_back(record.likelihood->loss);
+      changes.push_back(record.likelihood->loss -
+                        pair->second->likelihood->loss);
+      tally.kl += record.likelihood->kl;
+      agreements.push_back(record.likelihood->agreement);
+    }
   }
   const double n = std::max<double>(1, static_cast<double>(tally.samples));
-  for (double* sum :
-       {&tally.score, &tally.density, &tally.kv_bytes, &tally.kv_share}) {
+  for (double* sum : {&tally.score, &tally.density, &tally.selector_seconds,
+                      &tally.kv_bytes, &tally.kv_share, &tally.kl}) {
     *sum /= n;
   }
+  if (!kept_mass.empty()) tally.kept_mass = Mean(kept_mass);
   if (!cold.empty()) {
     std::nth_element(cold.begin(), cold.begin() + cold.size() / 2, cold.end());
     tally.ttft_seconds = cold[cold.size() / 2];
   }
+  tally.loss = Mean(losses);
+  tally.loss_change = Mean(changes);
+  tally.loss_interval = MeanInterval(changes);
+  tally.agreement = Mean(agreements);
+  tally.agreement_interval = MeanInterval(agreements);
   return tally;
 }
 
@@ -179,23 +269,40 @@ std::string SummaryMarkdown(absl::string_view title,
       "# ", title,
       "\n\nShare of right answers in %, with Wilson's 95% interval; beside the "
       "pair over dense\nfull KV: answers lost and won, and McNemar's exact p. "
-      "\"not shown\": p > 0.05.\n\n## All lengths\n\n",
-      Overview(records, pairs, configurations));
-  const auto parts = Values(records, [](const Record& r) {
-    return std::make_tuple(r.sample.task, r.mode, r.turn);
+      "\"not shown\": p > 0.05.\n");
+  const auto turn_title = [](Mode mode, int turn) {
+    return mode == Mode::kSingle
+               ? std::string()
+               : absl::StrCat(", ", ToString(mode), ", turn ", turn + 1);
+  };
+  // Turns, each with all its tasks; then task by task.
+  const auto turns = Values(records, [](const Record& r) {
+    return std::make_tuple(r.likelihood.has_value(), r.mode, r.turn);
   });
-  for (const auto& [task, mode, turn] : parts) {
-    absl::StrAppend(&out, "\n## ", task);
-    if (mode != Mode::kSingle) {
-      absl::StrAppend(&out, ", ", ToString(mode), ", turn ", turn + 1);
-    }
-    const auto belongs = [task = task, mode = mode,
-                          turn = turn](const Record& record) {
+  for (const auto& [is_text, mode, turn] : turns) {
+    if (is_text) continue;
+    absl::StrAppend(&out, "\n## All tasks", turn_title(mode, turn), "\n\n",
+                    Overview(records, pairs, configurations,
+                             [mode = mode, turn = turn](const Record& record) {
+                               return !record.likelihood.has_value() &&
+                                      record.mode == mode &&
+                                      record.turn == turn;
+                             }));
+  }
+  const auto parts = Values(records, [](const Record& r) {
+    return std::make_tuple(r.sample.task, r.mode, r.turn,
+                           r.likelihood.has_value());
+  });
+  for (const auto& [task, mode, turn, is_text] : parts) {
+    const Belongs belongs = [task = task, mode = mode,
+                             turn = turn](const Record& record) {
       return record.sample.task == task && record.mode == mode &&
              record.turn == turn;
     };
-    absl::StrAppend(&out, "\n\n",
-                    TaskTable(records, pairs, configurations, belongs));
+    absl::StrAppend(&out, "\n## ", task, turn_title(mode, turn), "\n\n",
+                    is_text
+                        ? TextTable(records, pairs, configurations, belongs)
+                        : TaskTable(records, pairs, configurations, belongs));
   }
   return out;
 }

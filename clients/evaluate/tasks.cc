@@ -63,9 +63,10 @@ constexpr Task kTasks[] = {
      Kind::kName, Kind::kDigits7, 4, 1, 4, false},
     {"vt", Family::kVariables, WordingId::kVariables, Hay::kNoise, Kind::kName,
      Kind::kDigits5, 1, 1, 1, false},
-    {"cwe", Family::kCommon, WordingId::kCommonWords, Hay::kProse, Kind::kNone,
+    // Padded with noise, as prose would add to the words that are counted.
+    {"cwe", Family::kCommon, WordingId::kCommonWords, Hay::kNoise, Kind::kNone,
      Kind::kNone, 0, 1, 10, false},
-    {"fwe", Family::kFrequent, WordingId::kFrequentWords, Hay::kProse,
+    {"fwe", Family::kFrequent, WordingId::kFrequentWords, Hay::kNoise,
      Kind::kNone, Kind::kNone, 0, 1, 3, false},
     {"qa_1", Family::kList, WordingId::kPeople, Hay::kProse, Kind::kName,
      Kind::kName, 0, 1, 1, false},
@@ -405,22 +406,15 @@ class SampleMaker {
     return WordList(std::move(list), asked, length);
   }
 
-  // A shuffled list of words; `asked` is answered in the order of first
-  // appearance.
+  // A shuffled list of words.
   absl::StatusOr<Sample> WordList(std::vector<std::string> list,
                                   const std::vector<std::string>& asked,
                                   int64_t length) {
     random_.Shuffle(list);
-    std::vector<std::string> parts;
-    for (const std::string& word : list) {
-      if (std::find(asked.begin(), asked.end(), word) != asked.end() &&
-          std::find(parts.begin(), parts.end(), word) == parts.end()) {
-        parts.push_back(word);
-      }
-    }
     for (std::string& word : list) word = WordItem(word);
     Sample sample{.id = id_};
-    OVERTURE_ASSIGN_OR_RETURN(Turn turn, MakeTurn({}, "", parts));
+    OVERTURE_ASSIGN_OR_RETURN(Turn turn, MakeTurn({}, "", asked));
+    turn.any_order = true;
     sample.turns.push_back(std::move(turn));
     OVERTURE_ASSIGN_OR_RETURN(
         sample.context,

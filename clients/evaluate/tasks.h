@@ -37,12 +37,15 @@ struct Turn {
   std::vector<int32_t> gold;     // ids of the answer and of what ends it
   std::vector<int32_t> closing;  // what stands between gold and next question
   int64_t max_tokens = 0;        // room for an answer
+  bool any_order = false;        // of the parts: gold's is one of several
 };
 
 struct Sample {
   SampleId id;
   std::vector<int32_t> context;  // with turns[0].question: id.length tokens
   std::vector<Turn> turns;
+  // Real text: one turn without a question, whose gold is how the text goes on.
+  bool by_likelihood = false;
 };
 
 absl::StatusOr<Sample> MakeSample(const SampleId& id, int num_turns,
@@ -50,5 +53,8 @@ absl::StatusOr<Sample> MakeSample(const SampleId& id, int num_turns,
                                   const TokenizeText& tokenize);
 
 std::vector<std::string> TaskNames();
+
+// The task of real text (real_text.h), which has its files beside the id.
+inline constexpr char kRealText[] = "text";
 
 }  // namespace overture::clients

@@ -78,6 +78,8 @@ TEST(GridTest, WhatIsWrongIsNamed) {
   invalid({.questions = "first"}, "'first' in --questions");
   invalid({.mode = "many"}, "--mode");
   invalid({.turns = 2}, "--turns");
+  invalid({.tasks = "kv;text", .questions = "last;hidden"}, "--tasks=text");
+  invalid({.tasks = "text", .mode = "multi_turn"}, "--tasks=text");
   invalid({.seeds = 0}, "--seeds");
   invalid({.tasks = ""}, "--tasks is empty");
   invalid({.tasks = "kv;kv"}, "twice");

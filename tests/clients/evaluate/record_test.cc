@@ -2,8 +2,10 @@
 
 #include <fstream>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "base/status_macros.h"
 #include "gmock/gmock.h"
@@ -17,6 +19,7 @@ namespace {
 
 using ::overture::testing::StatusIs;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::SizeIs;
 
 const RecordHeader kHeader = {.weights_digest = "aa",
@@ -24,7 +27,8 @@ const RecordHeader kHeader = {.weights_digest = "aa",
                               .spelling = "words",
                               .backend = "cpu bf16",
                               .numerics = "weights=bf16",
-                              .head_sizes_digest = "cc"};
+                              .head_sizes_digest = "cc",
+                              .noise_server = "cuda bf16"};
 
 Record MakeRecord(int64_t seed) {
   return {.sample = {"kv", 1024, 0.25, seed},
@@ -35,6 +39,8 @@ Record MakeRecord(int64_t seed) {
           .answer = {1, 2, 3},
           .text = "half a character: \xc3",
           .density = 0.5,
+          .kept_mass = 0.875,
+          .selector_seconds = 0.0625,
           .kv_bytes = 1 << 20,
           .ttft_seconds = 0.125,
           .reused_tokens = 256};
@@ -74,12 +80,25 @@ TEST_F(RecordFileTest, RecordsComeBackAsTheyWere) {
   OVERTURE_ASSERT_OK(Open()->Append(MakeRecord(1)));
   const auto file = Open();
   ASSERT_THAT(file->records(), SizeIs(1));
-  const Record& record = file->records()[0];
+  const Record record = file->records()[0];
   Record expected = MakeRecord(1);
   expected.text = "half a character: \xef\xbf\xbd";
   EXPECT_EQ(ToJson(record), ToJson(expected));
   EXPECT_TRUE(file->Has(MakeRecord(1)));
   EXPECT_FALSE(file->Has(MakeRecord(2)));
+}
+
+TEST_F(RecordFileTest, RealTextHasALikelihoodAndNoAnswer) {
+  Record record = MakeRecord(1);
+  record.kept_mass.reset();
+  record.likelihood = {
+      .positions = 127, .loss = 2.5, .kl = 0.25, .agreement = 0.75};
+  OVERTURE_ASSERT_OK(Open()->Append(record));
+  const std::vector<Record> records = Open()->records();
+  ASSERT_THAT(records, SizeIs(1));
+  EXPECT_EQ(records[0].likelihood, record.likelihood);
+  EXPECT_EQ(records[0].kept_mass, std::nullopt);
+  EXPECT_THAT(Contents(), Not(HasSubstr("answer")));
 }
 
 TEST_F(RecordFileTest, ATornLastLineIsCutOffAndWrittenAnew) {
@@ -137,6 +156,7 @@ TEST_F(RecordFileTest, ResultsOfAnythingElseAreRefused) {
   refused([](RecordHeader& h) { h.backend = "cpu f32"; });
   refused([](RecordHeader& h) { h.numerics = "weights=e4m3"; });
   refused([](RecordHeader& h) { h.head_sizes_digest = ""; });
+  refused([](RecordHeader& h) { h.noise_server = ""; });
 }
 
 TEST_F(RecordFileTest, AForeignFileIsLeftAlone) {

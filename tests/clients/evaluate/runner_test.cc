@@ -47,5 +47,17 @@ TEST(PromptOfTurnTest, RequestsShareTheContextAlone) {
               ElementsAre(1, 2, 20));
 }
 
+TEST(PromptOfTurnTest, AStoredViewIsThatOfTheFirstTurn) {
+  const TurnPrompt first = Prompt(Mode::kStoredView, kLast, 0);
+  EXPECT_THAT(first.prefill, ElementsAre(1, 2, 10));
+  EXPECT_THAT(first.continuation, IsEmpty());
+  const TurnPrompt second = Prompt(Mode::kStoredView, kLast, 1);
+  EXPECT_THAT(second.prefill, ElementsAre(1, 2, 10));
+  EXPECT_THAT(second.continuation, ElementsAre(11, 12, 13, 20));
+  const TurnPrompt hidden = Prompt(Mode::kStoredView, kHidden, 1);
+  EXPECT_THAT(hidden.prefill, ElementsAre(1, 2));
+  EXPECT_THAT(hidden.continuation, ElementsAre(10, 11, 12, 13, 20));
+}
+
 }  // namespace
 }  // namespace overture::clients

@@ -26,6 +26,20 @@ TEST(ScoreTest, TheTailLeavesOutTheFirstTokenOnly) {
   EXPECT_FALSE(ScoreAnswer(Spelling::kWords, kTurn, {}, "").tail);
 }
 
+TEST(ScoreTest, PartsInAnyOrderMakeAnAnswerOfTheSameLengthAndEnd) {
+  Turn turn = {.parts = {"bada", "gola"}, .gold = {400, 268, 401, 272}};
+  turn.any_order = true;
+  const auto right = [&turn](const std::vector<int32_t>& ids,
+                             absl::string_view text) {
+    return ScoreAnswer(Spelling::kWords, turn, ids, text).right;
+  };
+  EXPECT_TRUE(right({401, 268, 400, 272}, "gola , bada ."));
+  EXPECT_FALSE(right({401, 268, 401, 272}, "gola , gola ."));
+  EXPECT_FALSE(right({401, 268, 400, 268}, "gola , bada ,"));
+  EXPECT_FALSE(right({401, 400, 272}, "gola bada ."));
+  EXPECT_FALSE(right({}, ""));
+}
+
 TEST(ScoreTest, TheShareCountsPartsThatTheTextContains) {
   const auto share = [](absl::string_view text) {
     return ScoreAnswer(Spelling::kText, kTurn, {}, text).share;

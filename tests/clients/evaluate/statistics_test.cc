@@ -1,5 +1,8 @@
 #include "clients/evaluate/statistics.h"
 
+#include <cmath>
+#include <vector>
+
 #include "gtest/gtest.h"
 
 namespace overture::clients {
@@ -23,6 +26,18 @@ TEST(StatisticsTest, NothingCountedSaysNothing) {
   EXPECT_EQ(interval.low, 0);
   EXPECT_EQ(interval.high, 1);
   EXPECT_NEAR(McNemarP(0, 0), 1, 1e-12);
+}
+
+// As R's t.test gives it.
+TEST(StatisticsTest, MeansHaveStudentsInterval) {
+  const Interval interval = MeanInterval({1, 2, 3, 4, 5});
+  EXPECT_NEAR(interval.low, 1.036757, 1e-3);
+  EXPECT_NEAR(interval.high, 4.963243, 1e-3);
+  std::vector<double> many;
+  for (int i = 0; i < 30; ++i) many.push_back(i);
+  EXPECT_NEAR(MeanInterval(many).low, 11.212652, 2e-3);
+  EXPECT_TRUE(std::isinf(MeanInterval({1}).high));
+  EXPECT_EQ(Mean({}), 0);
 }
 
 // Two-sided binomial tests, by hand.

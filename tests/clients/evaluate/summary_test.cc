@@ -1,5 +1,6 @@
 #include "clients/evaluate/summary.h"
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,7 @@ Record MakeRecord(int64_t seed, const Configuration& configuration, bool right,
           .configuration = configuration,
           .score = {.right = right, .tail = true, .share = right ? 1.0 : 0.5},
           .density = configuration.selector == kDense ? 1.0 : 0.25,
+          .selector_seconds = 0.5,
           .kv_bytes = is_view ? 1000 : 4000,
           .ttft_seconds = static_cast<double>(seed)};
 }
@@ -77,9 +79,14 @@ TEST(SummaryTest, TablesSayWhatIsNotShown) {
   const std::string text = SummaryMarkdown("model", Records());
   EXPECT_THAT(text, HasSubstr("# model"));
   EXPECT_THAT(text, HasSubstr("## kv"));
-  EXPECT_THAT(text,
-              HasSubstr("| 1024 | dense snapkv:32,256 | 3 | 66.7 [21, 94] | -1 "
-                        "+1, not shown | 0.83 | 100.0 | 100.0% | 1.0 kB |"));
+  EXPECT_THAT(
+      text,
+      HasSubstr("| 1024 | dense snapkv:32,256 | 3 | 66.7 [21, 94] | -1 +1, not "
+                "shown | 0.83 | 100.0 | 100.0% | - | 1.0 kB | 2.00 s | 500.0 "
+                "ms |"));
+  // Task by task beside each other, and what all of them add up to.
+  EXPECT_THAT(text, HasSubstr("| 1024 | dense snapkv:32,256 | 2/3 | 66.7 [21, "
+                              "94] | -1 +1, not shown | 100.0 |"));
   std::vector<Record> many;
   for (int64_t seed = 0; seed < 6; ++seed) {
     many.push_back(MakeRecord(seed, kPair, true));
@@ -87,6 +94,38 @@ TEST(SummaryTest, TablesSayWhatIsNotShown) {
   }
   EXPECT_THAT(SummaryMarkdown("model", many), HasSubstr("-6 +0, p = 0.031"));
   EXPECT_THAT(SummaryMarkdown("model", {}), HasSubstr("No records"));
+}
+
+TEST(SummaryTest, KeptMassIsTheMeanOfWhereItWasSampled) {
+  std::vector<Record> records = Records();
+  EXPECT_EQ(Pairs(records).Count(kSparse, Any).kept_mass, std::nullopt);
+  records[2].kept_mass = 0.5;
+  records[5].kept_mass = 0.75;
+  EXPECT_EQ(Pairs(records).Count(kSparse, Any).kept_mass, 0.625);
+}
+
+TEST(SummaryTest, RealTextIsComparedWithItsPair) {
+  std::vector<Record> records;
+  for (int64_t seed = 0; seed < 4; ++seed) {
+    const double loss = 1 + 0.1 * static_cast<double>(seed);
+    records.push_back(MakeRecord(seed, kPair, false));
+    records.back().likelihood = {
+        .positions = 127, .loss = loss, .agreement = 1};
+    records.push_back(MakeRecord(seed, kSparse, false));
+    records.back().likelihood = {
+        .positions = 127, .loss = loss + 0.5, .kl = 0.25, .agreement = 0.75};
+    for (size_t i = records.size() - 2; i < records.size(); ++i) {
+      records[i].sample.task = "text:0";
+    }
+  }
+  const Tally tally = Pairs(records).Count(kSparse, Any);
+  EXPECT_DOUBLE_EQ(tally.loss_change, 0.5);
+  EXPECT_NEAR(tally.loss_interval.low, 0.5, 1e-12);
+  const std::string text = SummaryMarkdown("model", records);
+  // exp(1.65) and exp(0.5) - 1.
+  EXPECT_THAT(text, HasSubstr("| 4 | 5.207 | +64.87% [+64.87, +64.87] | 0.2500 "
+                              "| 75.0 [75.0, 75.0] |"));
+  EXPECT_THAT(text, Not(HasSubstr("All tasks")));
 }
 
 TEST(PlotsTest, HeatMapsHaveAFieldForEachLengthAndDepth) {
