@@ -69,7 +69,10 @@ json ToJson(const Record& record) {
                {"kv_bytes", record.kv_bytes},
                {"ttft_seconds", record.ttft_seconds},
                {"reused_tokens", record.reused_tokens}};
-  if (record.kept_mass.has_value()) line["kept_mass"] = *record.kept_mass;
+  if (record.kept_mass.has_value()) {
+    line["kept_mass"] = record.kept_mass->mean;
+    line["lowest_kept_mass"] = record.kept_mass->lowest;
+  }
   if (record.likelihood.has_value()) {
     line.update({{"positions", record.likelihood->positions},
                  {"loss", record.likelihood->loss},
@@ -105,7 +108,9 @@ absl::StatusOr<Record> RecordFromJson(const json& line) {
     line.at("ttft_seconds").get_to(record.ttft_seconds);
     line.at("reused_tokens").get_to(record.reused_tokens);
     if (line.contains("kept_mass")) {
-      record.kept_mass = line.at("kept_mass").get<double>();
+      KeptMass& kept = record.kept_mass.emplace();
+      line.at("kept_mass").get_to(kept.mean);
+      line.at("lowest_kept_mass").get_to(kept.lowest);
     }
     if (line.contains("positions")) {
       Likelihood& likelihood = record.likelihood.emplace();

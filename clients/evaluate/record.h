@@ -29,6 +29,14 @@
 
 namespace overture::clients {
 
+// Shares of attention that plans kept, of the rows that the server sampled.
+struct KeptMass {
+  double mean = 0;
+  double lowest = 0;  // of all heads of all layers, each a mean over its rows
+
+  friend bool operator==(const KeptMass&, const KeptMass&) = default;
+};
+
 struct Record {
   SampleId sample;
   Mode mode = Mode::kSingle;
@@ -39,9 +47,8 @@ struct Record {
   std::string text;  // what the answer spells
   // Of real text, which has no answer and no score.
   std::optional<Likelihood> likelihood;
-  double density = 0;  // of the rows that this prefill computed
-  // Share of the attention that those rows' plans kept, where it was sampled.
-  std::optional<double> kept_mass;
+  double density = 0;                 // of the rows that this prefill computed
+  std::optional<KeptMass> kept_mass;  // of some of them; none: not sampled
   double selector_seconds = 0;
   int64_t kv_bytes = 0;  // that the decode worker received
   // Without the wait for other requests.

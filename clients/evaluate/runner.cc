@@ -127,6 +127,10 @@ absl::Status Runner::RunTurn(const Sample& sample, int turn, Mode mode,
     for (Record& record : records) {
       record.density = stats.density();
       record.selector_seconds = stats.selector_seconds();
+      if (stats.has_kept_mass()) {
+        record.kept_mass = {.mean = stats.kept_mass().mean(),
+                            .lowest = stats.kept_mass().lowest()};
+      }
       record.ttft_seconds =
           result.first_token.ttft_seconds() - stats.queue_seconds();
       record.reused_tokens = stats.reused_tokens();

@@ -48,10 +48,12 @@ auto Values(absl::Span<const Record> records, const Get& get) {
   return values;
 }
 
-// "87.5%", or "-" where nothing was sampled.
+// "97.5%, 61.0%": of all heads, and of the worst; "-" where nothing was
+// sampled.
 std::string KeptMass(const Tally& tally) {
   return tally.kept_mass.has_value()
-             ? absl::StrFormat("%.1f%%", 100 * *tally.kept_mass)
+             ? absl::StrFormat("%.1f%%, %.1f%%", 100 * tally.kept_mass->mean,
+                               100 * tally.kept_mass->lowest)
              : "-";
 }
 
@@ -61,7 +63,7 @@ std::string Ttft(const Tally& tally) {
 
 // What a prefill and its KV cost: the last columns of every table.
 constexpr absl::string_view kCostColumns =
-    " density | kept | KV | TTFT | selector |\n";
+    " density | kept, worst head | KV | TTFT | selector |\n";
 constexpr absl::string_view kCostRule = "---|---|---|---|---|\n";
 std::string CostCells(const Tally& tally) {
   return absl::StrFormat(" %.1f%% | %s | %s | %s | %s |\n", 100 * tally.density,
@@ -210,7 +212,8 @@ Tally Pairs::Count(const Configuration& configuration,
 Tally Pairs::Count(const Belongs& belongs) const {
   Tally tally;
   std::vector<double> cold;
-  std::vector<double> kept_mass;
+  std::vector<double> kept_mean;
+  std::vector<double> kept_lowest;
   std::vector<double> losses;
   std::vector<double> changes;
   std::vector<double> agreements;
@@ -232,7 +235,10 @@ Tally Pairs::Count(const Belongs& belongs) const {
     tally.kv_bytes += bytes;
     tally.kv_share += bytes / static_cast<double>(
                                   std::max<int64_t>(1, pair->second->kv_bytes));
-    if (record.kept_mass.has_value()) kept_mass.push_back(*record.kept_mass);
+    if (record.kept_mass.has_value()) {
+      kept_mean.push_back(record.kept_mass->mean);
+      kept_lowest.push_back(record.kept_mass->lowest);
+    }
     if (record.reused_tokens == 0) cold.push_back(record.ttft_seconds);
     if (record.likelihood.has_value() && pair->second->likelihood.has_value()) {
       losses.push_back(record.likelihood->loss);
@@ -247,7 +253,9 @@ Tally Pairs::Count(const Belongs& belongs) const {
                       &tally.kv_bytes, &tally.kv_share, &tally.kl}) {
     *sum /= n;
   }
-  if (!kept_mass.empty()) tally.kept_mass = Mean(kept_mass);
+  if (!kept_mean.empty()) {
+    tally.kept_mass = {.mean = Mean(kept_mean), .lowest = Mean(kept_lowest)};
+  }
   if (!cold.empty()) {
     std::nth_element(cold.begin(), cold.begin() + cold.size() / 2, cold.end());
     tally.ttft_seconds = cold[cold.size() / 2];

@@ -24,7 +24,7 @@ struct Tally {
   int64_t won = 0;   // the reverse
   double score = 0;  // mean, as what follows
   double density = 0;
-  std::optional<double> kept_mass;  // of the records that have one
+  std::optional<KeptMass> kept_mass;  // of the records that have one
   double selector_seconds = 0;
   double kv_share = 0;  // bytes received over those of the pair, mean
   double kv_bytes = 0;

@@ -39,7 +39,7 @@ Record MakeRecord(int64_t seed) {
           .answer = {1, 2, 3},
           .text = "half a character: \xc3",
           .density = 0.5,
-          .kept_mass = 0.875,
+          .kept_mass = KeptMass{.mean = 0.875, .lowest = 0.125},
           .selector_seconds = 0.0625,
           .kv_bytes = 1 << 20,
           .ttft_seconds = 0.125,

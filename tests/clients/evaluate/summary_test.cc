@@ -99,9 +99,12 @@ TEST(SummaryTest, TablesSayWhatIsNotShown) {
 TEST(SummaryTest, KeptMassIsTheMeanOfWhereItWasSampled) {
   std::vector<Record> records = Records();
   EXPECT_EQ(Pairs(records).Count(kSparse, Any).kept_mass, std::nullopt);
-  records[2].kept_mass = 0.5;
-  records[5].kept_mass = 0.75;
-  EXPECT_EQ(Pairs(records).Count(kSparse, Any).kept_mass, 0.625);
+  records[2].kept_mass = {.mean = 0.5, .lowest = 0.25};
+  records[5].kept_mass = {.mean = 0.75, .lowest = 0.5};
+  EXPECT_EQ(Pairs(records).Count(kSparse, Any).kept_mass,
+            (KeptMass{.mean = 0.625, .lowest = 0.375}));
+  EXPECT_THAT(SummaryMarkdown("model", records),
+              HasSubstr("| 25.0% | 62.5%, 37.5% | 4.0 kB |"));
 }
 
 TEST(SummaryTest, RealTextIsComparedWithItsPair) {
