@@ -1,10 +1,13 @@
-// What FP8 changes in a model's answers: the same tokens through one back end
-// all in bf16 and one with FP8 linear layers, attention or both, next-token
-// distributions compared position by position.
+// What another precision or device changes in a model's answers: the same
+// tokens through two back ends, logits and next-token distributions compared
+// position by position. The first has bf16 linear layers and attention; the
+// second is like it but for the flags that say otherwise.
 //
 //   precision_accuracy --linears fp8 --attention fp8 --model PATH --text FILE
 //                      [--context 512] [--answer 64] [--limit 16]
 //                      [--device cpu] [--compute auto]
+//   precision_accuracy --device cpu --second_device cuda
+//                      [--selector vertical_slash] --model PATH --text FILE ...
 //   precision_accuracy ... --model PATH --cases FILE ...
 //
 // --text takes windows of `context` + `answer` tokens one after the other and
@@ -41,6 +44,13 @@ ABSL_FLAG(int64_t, answer, 64, "tokens that are scored of each window");
 ABSL_FLAG(int64_t, limit, 16, "windows or cases");
 ABSL_FLAG(std::string, device, "cpu", "auto, cpu or cuda");
 ABSL_FLAG(std::string, compute, "auto", "auto, bf16 or f32");
+ABSL_FLAG(std::string, second_device, "", "of the second; --device if empty");
+ABSL_FLAG(std::string, second_compute, "", "of the second; --compute if empty");
+ABSL_FLAG(std::string, selector, "dense",
+          "dense or vertical_slash, of prompts; answers see all tokens");
+ABSL_FLAG(int32_t, vertical, 1000, "columns per head, vertical_slash");
+ABSL_FLAG(int32_t, slash, 6096, "distances per head, vertical_slash");
+ABSL_FLAG(int64_t, segment, 16384, "segment length, vertical_slash");
 ABSL_FLAG(std::string, linears, "bf16", "bf16 or fp8, of the second back end");
 ABSL_FLAG(std::string, attention, "bf16", "as --linears");
 
@@ -90,16 +100,18 @@ class KvKeeper final : public PrefillIo {
 };
 
 // Logits before each token of the answer.
-absl::StatusOr<std::vector<std::vector<float>>> Score(Backend& backend,
-                                                      const Case& c) {
+absl::StatusOr<std::vector<std::vector<float>>> Score(
+    Backend& backend, const SelectorSpec& selector, const Case& c) {
   KvKeeper kv(backend.kv_layout());
   std::vector<std::vector<float>> logits;
   const auto n = static_cast<int64_t>(c.tokens.size());
   for (int64_t end = c.prompt; end < n; ++end) {
+    const bool first = end == c.prompt;
     OVERTURE_ASSIGN_OR_RETURN(
         PrefillOutput output,
         backend.Prefill({.tokens = absl::MakeConstSpan(c.tokens).first(end),
-                         .num_cached = end == c.prompt ? 0 : end - 1,
+                         .num_cached = first ? 0 : end - 1,
+                         .selector = first ? selector : SelectorSpec{},
                          .io = &kv}));
     logits.push_back(std::move(output.logits));
   }
@@ -122,8 +134,10 @@ struct Totals {
   int64_t same_top = 0;
   double divergence = 0;
   double worst = 0;
-  double loss[2] = {};    // bf16, FP8
-  int64_t right[2] = {};  // answers whose every token is the likeliest
+  double largest_difference = 0;  // of two logits
+  double square_difference = 0;   // mean over a position's logits, summed
+  double loss[2] = {};            // first, second
+  int64_t right[2] = {};          // answers whose every token is the likeliest
 };
 
 void Add(const Case& c, const std::vector<std::vector<float>> (&logits)[2],
@@ -133,10 +147,17 @@ void Add(const Case& c, const std::vector<std::vector<float>> (&logits)[2],
     const int32_t token = c.tokens[c.prompt + i];
     const std::vector<double> p[2] = {LogSoftmax(logits[0][i]),
                                       LogSoftmax(logits[1][i])};
-    double divergence = 0;
+    double divergence = 0, squares = 0;
     for (size_t t = 0; t < p[0].size(); ++t) {
       divergence += std::exp(p[0][t]) * (p[0][t] - p[1][t]);
+      const double difference = double{logits[0][i][t]} - logits[1][i][t];
+      squares += difference * difference;
+      // A NaN is larger than all.
+      if (!(std::abs(difference) <= totals->largest_difference)) {
+        totals->largest_difference = std::abs(difference);
+      }
     }
+    totals->square_difference += squares / static_cast<double>(p[0].size());
     totals->divergence += divergence;
     totals->worst = std::max(totals->worst, divergence);
     const int32_t top[2] = {Argmax(logits[0][i]), Argmax(logits[1][i])};
@@ -187,18 +208,55 @@ absl::StatusOr<std::vector<Case>> CasesFromFlags() {
   return cases;
 }
 
+absl::StatusOr<ComputeDType> ParseCompute(const std::string& text) {
+  if (text == "auto") return ComputeDType::kAuto;
+  if (text == "bf16") return ComputeDType::kBF16;
+  if (text == "f32") return ComputeDType::kF32;
+  return absl::InvalidArgumentError(
+      absl::StrCat("--compute is ", text, ", must be auto, bf16 or f32"));
+}
+
+absl::StatusOr<SelectorSpec> SelectorFromFlags() {
+  SelectorSpec spec;
+  const std::string name = absl::GetFlag(FLAGS_selector);
+  if (name == "vertical_slash") {
+    spec.kind = SelectorSpec::Kind::kVerticalSlash;
+    spec.vertical_slash = {.vertical = absl::GetFlag(FLAGS_vertical),
+                           .slash = absl::GetFlag(FLAGS_slash)};
+    spec.segment_tokens = absl::GetFlag(FLAGS_segment);
+  } else if (name != "dense") {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--selector is ", name, ", must be dense or vertical_slash"));
+  }
+  OVERTURE_RETURN_IF_ERROR(Validate(spec));
+  return spec;
+}
+
+// The first or the second, b = 0 or 1.
+absl::StatusOr<std::unique_ptr<Backend>> BackendFromFlags(
+    const ModelFiles& files, int b) {
+  std::string device = absl::GetFlag(FLAGS_device);
+  std::string compute = absl::GetFlag(FLAGS_compute);
+  LinearPrecision linears = LinearPrecision::kBF16;
+  AttentionPrecision attention = AttentionPrecision::kBF16;
+  if (b == 1) {
+    const std::string second_device = absl::GetFlag(FLAGS_second_device);
+    if (!second_device.empty()) device = second_device;
+    const std::string second_compute = absl::GetFlag(FLAGS_second_compute);
+    if (!second_compute.empty()) compute = second_compute;
+    OVERTURE_ASSIGN_OR_RETURN(
+        linears, ParseLinearPrecision(absl::GetFlag(FLAGS_linears)));
+    OVERTURE_ASSIGN_OR_RETURN(
+        attention, ParseAttentionPrecision(absl::GetFlag(FLAGS_attention)));
+  }
+  OVERTURE_ASSIGN_OR_RETURN(const DeviceChoice choice,
+                            ParseDeviceChoice(device));
+  OVERTURE_ASSIGN_OR_RETURN(const ComputeDType dtype, ParseCompute(compute));
+  return CreateBackend(files, choice, dtype, linears, attention);
+}
+
 absl::Status Run() {
-  OVERTURE_ASSIGN_OR_RETURN(const DeviceChoice device,
-                            ParseDeviceChoice(absl::GetFlag(FLAGS_device)));
-  const ComputeDType dtype =
-      absl::GetFlag(FLAGS_compute) == "f32"    ? ComputeDType::kF32
-      : absl::GetFlag(FLAGS_compute) == "bf16" ? ComputeDType::kBF16
-                                               : ComputeDType::kAuto;
-  OVERTURE_ASSIGN_OR_RETURN(const LinearPrecision linears,
-                            ParseLinearPrecision(absl::GetFlag(FLAGS_linears)));
-  OVERTURE_ASSIGN_OR_RETURN(
-      const AttentionPrecision attention,
-      ParseAttentionPrecision(absl::GetFlag(FLAGS_attention)));
+  OVERTURE_ASSIGN_OR_RETURN(const SelectorSpec selector, SelectorFromFlags());
   OVERTURE_ASSIGN_OR_RETURN(const std::vector<Case> cases, CasesFromFlags());
   if (cases.empty()) {
     return absl::InvalidArgumentError("--text and --cases hold no case");
@@ -207,31 +265,29 @@ absl::Status Run() {
                             LoadModelFiles(absl::GetFlag(FLAGS_model)));
   std::unique_ptr<Backend> backends[2];
   for (int b = 0; b < 2; ++b) {
-    OVERTURE_ASSIGN_OR_RETURN(
-        backends[b],
-        CreateBackend(*files, device, dtype,
-                      b == 0 ? LinearPrecision::kBF16 : linears,
-                      b == 0 ? AttentionPrecision::kBF16 : attention));
-    std::printf("%s on %s\n", backends[b]->numerics().c_str(),
+    OVERTURE_ASSIGN_OR_RETURN(backends[b], BackendFromFlags(*files, b));
+    std::printf("%s: %s on %s\n", b == 0 ? "first" : "second",
+                backends[b]->numerics().c_str(),
                 backends[b]->device_name().c_str());
   }
   Totals totals;
   for (const Case& c : cases) {
     std::vector<std::vector<float>> logits[2];
     for (int b = 0; b < 2; ++b) {
-      OVERTURE_ASSIGN_OR_RETURN(logits[b], Score(*backends[b], c));
+      OVERTURE_ASSIGN_OR_RETURN(logits[b], Score(*backends[b], selector, c));
     }
     Add(c, logits, &totals);
   }
   const auto n = static_cast<double>(totals.positions);
   std::printf(
-      "%zu cases, %lld positions: perplexity %.4f bf16, %.4f FP8; KL %.5f "
-      "mean, %.4f worst; same top token %.2f%%; answers right %lld bf16, %lld "
-      "FP8\n",
+      "%zu cases, %lld positions: perplexity %.4f first, %.4f second; KL %.5f "
+      "mean, %.4f worst; same top token %.2f%%; logits differ by %.4f rms, "
+      "%.4f at most; answers right %lld first, %lld second\n",
       cases.size(), static_cast<long long>(totals.positions),
       std::exp(totals.loss[0] / n), std::exp(totals.loss[1] / n),
       totals.divergence / n, totals.worst,
       100.0 * static_cast<double>(totals.same_top) / n,
+      std::sqrt(totals.square_difference / n), totals.largest_difference,
       static_cast<long long>(totals.right[0]),
       static_cast<long long>(totals.right[1]));
   return absl::OkStatus();
@@ -242,8 +298,7 @@ absl::Status Run() {
 
 int main(int argc, char** argv) {
   overture::engine::WaitPassively(argv);
-  absl::SetProgramUsageMessage(
-      "compares FP8 linear layers and attention with bf16");
+  absl::SetProgramUsageMessage("compares what two back ends answer");
   absl::ParseCommandLine(argc, argv);
   const absl::Status status = overture::engine::Run();
   if (status.ok()) return 0;
