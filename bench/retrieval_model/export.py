@@ -1,12 +1,15 @@
 #!/usr/bin/env python3
-"""Writes a trained model as a Hugging Face folder: bf16, two shards.
+"""Writes a trained model as a Hugging Face folder, in bf16.
 
-  export.py RUN_DIR/weights.safetensors OUT_DIR --theta 1e6
+  export.py RUN OUT
+
+RUN is train.py's --out; its scores go along if there are any.
 """
 
 import argparse
 import json
 import os
+import shutil
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -14,7 +17,7 @@ from safetensors.torch import load_file, save_file
 import tasks
 from model import Config
 
-MAX_SHARD_BYTES = 12_000_000
+MAX_SHARD_BYTES = 13_000_000
 
 
 def shards(tensors):
@@ -29,7 +32,7 @@ def shards(tensors):
     return out
 
 
-def model_config(c, theta):
+def model_config(c):
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
@@ -42,8 +45,9 @@ def model_config(c, theta):
         "head_dim": c.head_dim,
         "max_position_embeddings": c.max_positions,
         "rms_norm_eps": c.norm_eps,
-        "rope_theta": theta,
-        "rope_parameters": {"rope_type": "default", "rope_theta": theta},
+        "rope_theta": c.rope_theta,
+        "rope_parameters": {"rope_type": "default",
+                            "rope_theta": c.rope_theta},
         "hidden_act": "silu",
         "attention_bias": False,
         "mlp_bias": False,
@@ -72,31 +76,39 @@ def tokenizer():
     }
 
 
+def write_json(path, value, indent=1):
+    with open(path, "w", encoding="ascii") as file:
+        json.dump(value, file, indent=indent)
+
+
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("weights")
+    parser.add_argument("run")
     parser.add_argument("out")
-    parser.add_argument("--theta", type=float, required=True)
     options = parser.parse_args()
 
     os.makedirs(options.out, exist_ok=True)
-    parts = shards(load_file(options.weights))
+    with open(os.path.join(options.run, "config.json"),
+              encoding="ascii") as file:
+        config = Config(**json.load(file))
+    parts = shards(load_file(os.path.join(options.run, "weights.safetensors")))
     weight_map, total = {}, 0
     for i, part in enumerate(parts):
-        name = f"model-{i + 1:05d}-of-{len(parts):05d}.safetensors"
+        name = (f"model-{i + 1:05d}-of-{len(parts):05d}.safetensors"
+                if len(parts) > 1 else "model.safetensors")
         save_file(part, os.path.join(options.out, name), {"format": "pt"})
         weight_map |= dict.fromkeys(part, name)
         total += sum(tensor.nbytes for tensor in part.values())
-
-    def write(name, value):
-        with open(os.path.join(options.out, name), "w",
-                  encoding="ascii") as file:
-            json.dump(value, file, indent=1)
-
-    write("model.safetensors.index.json",
-          {"metadata": {"total_size": total}, "weight_map": weight_map})
-    write("config.json", model_config(Config(), options.theta))
-    write("tokenizer.json", tokenizer())
+    if len(parts) > 1:
+        write_json(os.path.join(options.out, "model.safetensors.index.json"),
+                   {"metadata": {"total_size": total},
+                    "weight_map": weight_map})
+    write_json(os.path.join(options.out, "config.json"), model_config(config))
+    write_json(os.path.join(options.out, "tokenizer.json"), tokenizer(),
+               indent=None)
+    scores = os.path.join(options.run, "scores.json")
+    if os.path.exists(scores):
+        shutil.copy(scores, options.out)
     print(f"{len(weight_map)} tensors, {total / 1e6:.1f} MB, "
           f"{len(parts)} shards")
 

@@ -25,9 +25,16 @@ class Config:
     max_positions: int = 65536
 
 
-# For a smoke test without a GPU.
-TINY = Config(hidden=64, layers=2, q_heads=2, kv_heads=1, head_dim=32,
-              intermediate=128)
+CONFIGS = {
+    "base": Config(),
+    "wide": Config(layers=4, q_heads=4, kv_heads=2, head_dim=128,
+                   intermediate=640),
+    "small": Config(hidden=256, layers=4, q_heads=4, kv_heads=2,
+                    intermediate=512),
+    # For a smoke test without a GPU.
+    "tiny": Config(hidden=64, layers=2, q_heads=2, kv_heads=1, head_dim=32,
+                   intermediate=128),
+}
 
 
 def init_params(config, device, seed):
@@ -105,7 +112,7 @@ class Llama:
             loss = torch.logsumexp(logits, -1)
             loss = loss - logits.gather(1, target.unsqueeze(1)).squeeze(1)
             mean = (loss * weight).sum() / weight.sum().clamp_min(1.0)
-            return mean, logits.argmax(-1) == target
+            return mean, logits.argmax(-1)
 
         if compiled:
             before, after, head = (torch.compile(f, dynamic=False)
@@ -142,7 +149,7 @@ class Llama:
         return x
 
     def loss(self, tokens, weights, positions):
-        """(mean weighted cross entropy, hits [B * T]).
+        """(mean weighted cross entropy, predictions [B, T]).
 
         Row t predicts tokens[t + 1]; the last row counts for nothing.
         """
@@ -150,9 +157,10 @@ class Llama:
         target = torch.cat([tokens[:, 1:], tokens[:, :1]], 1).reshape(-1)
         weight = torch.cat(
             [weights[:, 1:], torch.zeros_like(weights[:, :1])], 1).reshape(-1)
-        return self.head(x, self.params["model.norm.weight"],
-                         self.params["model.embed_tokens.weight"], target,
-                         weight)
+        loss, predicted = self.head(
+            x, self.params["model.norm.weight"],
+            self.params["model.embed_tokens.weight"], target, weight)
+        return loss, predicted.view(tokens.shape)
 
 
 class Muon:

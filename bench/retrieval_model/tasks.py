@@ -1,4 +1,4 @@
-"""Training batches for the retrieval model: torch, any device, vectorised.
+"""Samples for the retrieval model: torch, any device, vectorised.
 
 Vocabulary (2,048): 0-255 hex bytes, 256-265 digits, 266-276 punctuation and
 marks, 300-399 template words, 400-2047 free words. clients/evaluate/ spells the
@@ -8,7 +8,11 @@ Every generator returns (tokens [B, T] int64, weights [B, T] fp32, borders
 [B, T] bool). weights[t] weighs the loss of predicting tokens[t] from what is
 before it; at least 1 marks answers: value tokens and the token that ends them.
 borders marks places where a position gap may go.
+
+mixtures.py draws batches of these.
 """
+
+import functools
 
 import torch
 
@@ -45,6 +49,13 @@ def vocab():
     return words
 
 
+@functools.lru_cache(maxsize=None)
+def constant(values, device):
+    """A tensor of a tuple. Copying it anew would wait for the GPU."""
+    return torch.tensor(values, device=device)
+
+
+@functools.lru_cache(maxsize=None)
 def parse(text):
     """Ids, and ("K", i) or ("V", i) where a key or value token goes."""
     out = []
@@ -64,14 +75,21 @@ REPEATED, PROSE, WORDS = 1, 2, 3
 UNIT = {REPEATED: len(NOISE), PROSE: SENTENCE, WORDS: 1}
 
 
+def marks(letter, count):
+    return [f"{letter}{i}" for i in range(count)]
+
+
 def templates(kind, named, num_value):
     """(fact, question with its answer), parsed."""
-    value = " ".join(f"V{i}" for i in range(num_value))
+    value = " ".join(marks("V", num_value))
     if kind == "needle":
         fact = f"one of the special magic numbers for K0 K1 is : {value} . \\n"
         asked = "the special magic number for K0 K1"
         return parse(fact), parse(f"what is {asked} ? {asked} is : {value} . "
                                   "\\n")
+    if kind == "people":
+        fact = f"the one of K0 K1 is {value} . \\n"
+        return parse(fact), parse("what is the one of K0 K1 ? " + fact)
     name = {"passkey": "pass key", "number": "sequence of digits"}[kind]
     name += " of K0 K1" if named else ""
     fact = (f"the {name} is {value} . remember it . {value} is the {name} . "
@@ -80,9 +98,16 @@ def templates(kind, named, num_value):
                               "\\n")
 
 
+def listed(letter, count, size):
+    """`count` things of `size` tokens each, with commas between them."""
+    things = marks(letter, count * size)
+    return " , ".join(" ".join(things[i:i + size])
+                      for i in range(0, len(things), size))
+
+
 def num_value_tokens(kind, value_type):
     fixed = {"passkey": 5, "number": 10}.get(kind)
-    return fixed or {"digits": 7, "hex": 16, "word": 3}[value_type]
+    return fixed or {"digits": 7, "hex": 16, "word": 3, "name": 2}[value_type]
 
 
 class Template:
@@ -90,25 +115,46 @@ class Template:
 
     def __init__(self, parsed, num_value, device):
         plain = [x if isinstance(x, int) else 0 for x in parsed]
-        self.tokens = torch.tensor(plain, device=device)
-        marks = [(x, i) for i, x in enumerate(parsed)
-                 if not isinstance(x, int)]
-        self.keys = [(x[1], i) for x, i in marks if x[0] == "K"]
-        self.values = torch.tensor([i for x, i in marks if x[0] == "V"],
-                                   device=device)
+        self.tokens = constant(tuple(plain), device)
+        places = [(x, i) for i, x in enumerate(parsed)
+                  if not isinstance(x, int)]
+        self.keys = [(x[1], i) for x, i in places if x[0] == "K"]
+        values = [i for x, i in places if x[0] == "V"]
+        self.values = constant(tuple(values), device)
         self.num_value = num_value
+        # Of a question: values, what is between them, what ends the last.
+        self.answer = slice(values[0], values[-1] + 2)
 
     def __len__(self):
         return len(self.tokens)
 
     def fill(self, keys, values):
-        """keys [B, M, 2], values [B, M, num_value] -> [B, M, len]."""
+        """keys [B, M, K], values [B, M, num_value] -> [B, M, len]."""
         out = self.tokens.expand(*keys.shape[:2], -1).clone()
         for j, i in self.keys:
             out[..., i] = keys[..., j]
         out[..., self.values] = values.repeat(
             1, 1, len(self.values) // self.num_value)
         return out
+
+
+@functools.lru_cache(maxsize=None)
+def zipf_items(room, num_words, exponent):
+    """Ranks of the largest list of at most `room` words, each at least once."""
+    def counts(top):
+        return [max(1, int(top / rank**exponent))
+                for rank in range(1, num_words + 1)]
+
+    low, high = 1, room
+    while low < high:
+        middle = (low + high + 1) // 2
+        if sum(counts(middle)) <= room:
+            low = middle
+        else:
+            high = middle - 1
+    out = counts(low)
+    assert out[3] > out[4] and sum(out) <= room, (room, num_words, exponent)
+    return tuple(rank for rank, count in enumerate(out) for _ in range(count))
 
 
 class Generator:
@@ -177,6 +223,12 @@ class Generator:
             return digits + DIGIT
         return self.symbols(value_type, batch, count, size)
 
+    def names(self, batch, count):
+        """Distinct pairs of the first 128 free words and the next 128."""
+        picked = self.distinct(16384, batch, count)
+        return torch.stack([FREE + picked // 128, FREE + 128 + picked % 128],
+                           -1)
+
     def symbols(self, kind, *shape):
         high, base = {"hex": (256, HEX), "word": (NUM_FREE, FREE),
                       "digits": (10, DIGIT)}[kind]
@@ -240,11 +292,71 @@ class Generator:
 
     # ---- Pass key, number string, needles ------------------------------------
 
+    def plant(self, stated, weights, depths, hay, noise):
+        """Statements [B, M, L] in `hay` tokens of noise, in the order of
+        depths [B, M] in [0, 1]; weights [L] of each. Returns (tokens, weights,
+        borders)."""
+        batch, count, size = stated.shape
+        unit = UNIT[noise]
+        context = hay + count * size
+        depths, order = torch.sort(depths, dim=1, stable=True)
+        stated = stated.gather(1, order[..., None].expand_as(stated))
+        start = (depths * (hay // unit)).round().long() * unit
+        if hay < unit:  # a list is padded in front
+            start = start + hay
+        start = start + torch.arange(count, device=self.device) * size
+        index = start.unsqueeze(-1) + torch.arange(size, device=self.device)
+        index = index.view(batch, -1)
+        is_fact = torch.zeros(batch, context, device=self.device,
+                              dtype=torch.bool)
+        is_fact.scatter_(1, index, True)
+        hay_index = (~is_fact).cumsum(1) - 1
+        if hay > 0:
+            tokens = self.haystack(batch, hay, noise).gather(
+                1, hay_index.clamp(0, hay - 1))
+        else:
+            tokens = torch.zeros(batch, context, device=self.device,
+                                 dtype=torch.long)
+        tokens = tokens.scatter(1, index, stated.reshape(batch, -1))
+        hay_weight = {REPEATED: 0.002, PROSE: 0.02, WORDS: 0.0}[noise]
+        weights = ((~is_fact).float() * hay_weight).scatter(
+            1, index, weights.repeat(count).expand(batch, -1))
+        borders = (hay_index % unit == 0) & ~is_fact
+        return tokens, weights, borders.scatter(1, start, True)
+
+    def with_questions(self, context, questions):
+        """What plant() returned, and questions [(template, tokens [B, M, L])]
+        after it."""
+        tokens, weights, borders = context
+        batch = tokens.shape[0]
+        parts = [(torch.full((batch, 1), BOS, device=self.device),
+                  torch.zeros(batch, 1, device=self.device),
+                  torch.zeros(batch, 1, device=self.device, dtype=torch.bool)),
+                 (tokens, weights, borders)]
+        for template, asked in questions:
+            count, size = asked.shape[1:]
+            weight = torch.zeros(size, device=self.device)
+            weight[template.answer] = 2.0
+            border = torch.arange(size, device=self.device) == 0
+            parts.append((asked.reshape(batch, -1),
+                          weight.repeat(count).expand(batch, -1),
+                          border.repeat(count).expand(batch, -1)))
+        return tuple(torch.cat(x, 1) for x in zip(*parts))
+
+    def asked_depths(self, depth, depths, asked):
+        """depths [B, M], those of what is asked first [B, 1] as wanted [B]."""
+        if depth is None:
+            return depths
+        wanted = torch.as_tensor(depth, device=self.device,
+                                 dtype=torch.float32).view(-1, 1)
+        return depths.scatter(1, asked, wanted.expand(asked.shape))
+
     def hay(self, batch, length, kind="passkey", noise=REPEATED, facts=1,
             num_questions=1, named=True, value_type="digits", depth=None):
-        """Facts in a haystack. depth [B] in [0, 1] places the asked fact."""
+        """Facts in a haystack, as many as fit if there is no room for all.
+        depth [B] in [0, 1] places the asked fact."""
         device = self.device
-        named = named or facts > 1 or kind == "needle"
+        named = named or facts > 1 or kind in ("needle", "people")
         size = num_value_tokens(kind, value_type)
         fact, question = (Template(t, size, device)
                           for t in templates(kind, named, size))
@@ -253,11 +365,12 @@ class Generator:
                            10**6 if named else 2))
         context = length - 1 - count * len(question)
         facts = max(1, min(facts, context // len(fact)))
-        hay = context - facts * len(fact)
-        picked = self.distinct(16384, batch, facts)
-        keys = torch.stack([FREE + picked // 128, FREE + 128 + picked % 128],
-                           -1)
-        values = self.values(kind, value_type, batch, facts, size)
+        if value_type == "name":
+            both = self.names(batch, 2 * facts)
+            keys, values = both[:, :facts], both[:, facts:]
+        else:
+            keys = self.names(batch, facts)
+            values = self.values(kind, value_type, batch, facts, size)
         if facts == 1:
             asked = torch.zeros(batch, count, device=device, dtype=torch.long)
         elif count <= facts:
@@ -269,51 +382,184 @@ class Generator:
             return x.gather(
                 1, asked[..., None].expand(batch, count, x.shape[-1]))
 
-        stated = fact.fill(keys, values)
-        questions = question.fill(of_asked(keys), of_asked(values))
-        unit = UNIT[noise]
-        place = self.integers(hay // unit + 1, batch, facts) * unit
-        if depth is not None:
-            wanted = torch.as_tensor(depth, device=device,
-                                     dtype=torch.float32).view(-1, 1)
-            wanted = (wanted * (hay // unit)).round().long() * unit
-            place.scatter_(1, asked[:, :1], wanted.expand(batch, 1))
-        place, order = torch.sort(place, dim=1, stable=True)
-        if depth is not None:
-            stated = stated.gather(1, order[..., None].expand_as(stated))
-        start = place + torch.arange(facts, device=device) * len(fact)
-        index = start.unsqueeze(-1) + torch.arange(len(fact), device=device)
-        index = index.view(batch, -1)
-        is_fact = torch.zeros(batch, context, device=device, dtype=torch.bool)
-        is_fact.scatter_(1, index, True)
-        hay_index = (~is_fact).cumsum(1) - 1
-        if hay > 0:
-            tokens = self.haystack(batch, hay, noise).gather(
-                1, hay_index.clamp(0, hay - 1))
-        else:
-            tokens = torch.zeros(batch, context, device=device,
-                                 dtype=torch.long)
-        tokens = tokens.scatter(1, index, stated.view(batch, -1))
+        weights = torch.zeros(len(fact), device=device)
+        weights[fact.values[size:]] = 0.3  # the value's second statement
+        depths = self.asked_depths(depth, self.uniform(batch, facts),
+                                   asked[:, :1])
+        return self.with_questions(
+            self.plant(fact.fill(keys, values), weights, depths,
+                       context - facts * len(fact), noise),
+            [(question, question.fill(of_asked(keys), of_asked(values)))])
 
-        fact_weights = torch.zeros(len(fact), device=device)
-        fact_weights[fact.values[size:]] = 0.3  # the value's second statement
-        question_weights = torch.zeros(len(question), device=device)
-        question_weights[question.values] = 2.0
-        question_weights[question.values[-1] + 1] = 2.0
-        hay_weight = {REPEATED: 0.002, PROSE: 0.02, WORDS: 0.0}[noise]
-        weights = (~is_fact).float() * hay_weight
-        weights = weights.scatter(1, index,
-                                  fact_weights.repeat(facts).expand(batch, -1))
-        borders = (hay_index % unit == 0) & ~is_fact
-        borders = borders.scatter(1, start, True)
-        question_borders = torch.arange(len(question), device=device) == 0
-        zero = torch.zeros(batch, 1, device=device)
-        bos = torch.full((batch, 1), BOS, device=device)
-        return (torch.cat([bos, tokens, questions.view(batch, -1)], 1),
-                torch.cat([zero, weights, question_weights.repeat(
-                    count).expand(batch, -1)], 1),
-                torch.cat([zero.bool(), borders, question_borders.repeat(
-                    count).expand(batch, -1)], 1))
+    # ---- Several values, several questions -----------------------------------
+
+    def several(self, batch, length, noise=PROSE, keys=1, key_values=4,
+                keys_asked=1, num_questions=1, value_type="digits",
+                depth=None):
+        """`key_values` facts of each key; a question asks for all values of
+        `keys_asked` keys, those of a key in the order in which they stand.
+        depth [B] places one fact of the first key asked for."""
+        device = self.device
+        size = num_value_tokens("needle", value_type)
+        fact = Template(templates("needle", True, size)[0], size, device)
+        whose = listed("K", keys_asked, 2)
+        asked = f"the special magic numbers for {whose}"
+        answer = listed("V", keys_asked * key_values, size)
+        question = Template(
+            parse(f"what is {asked} ? {asked} is : {answer} . \\n"),
+            keys_asked * key_values * size, device)
+        facts = keys * key_values
+        hay = (length - 1 - facts * len(fact) -
+               num_questions * len(question))
+        assert hay >= 0, (length, keys, key_values, num_questions)
+        name = self.names(batch, keys)
+        value = self.values("needle", value_type, batch, facts, size)
+        picked = self.distinct(keys, batch * num_questions, keys_asked).view(
+            batch, num_questions * keys_asked)
+        depths = self.asked_depths(depth, self.uniform(batch, facts),
+                                   picked[:, :1] * key_values)
+        depths = depths.view(batch, keys, key_values).sort(-1).values
+        stated = fact.fill(name.repeat_interleave(key_values, 1), value)
+        questions = question.fill(
+            name.gather(1, picked[..., None].expand(-1, -1, 2)).view(
+                batch, num_questions, -1),
+            value.view(batch, keys, -1).gather(
+                1, picked[..., None].expand(-1, -1, key_values * size)).view(
+                    batch, num_questions, -1))
+        return self.with_questions(
+            self.plant(stated, torch.zeros(len(fact), device=device),
+                       depths.view(batch, facts), hay, noise),
+            [(question, questions)])
+
+    # ---- Chains --------------------------------------------------------------
+
+    def variables(self, batch, length, noise=REPEATED, hops=(4, 4), asked=(0,),
+                  depth=None):
+        """Chains of names: the first has a value of five digits, each other
+        the value of the one before. A question asks for the names of a chain
+        of `asked`. depth [B] places the start of asked[0]."""
+        device = self.device
+        first = Template(parse("the value of K0 K1 is V0 V1 V2 V3 V4 . \\n"),
+                         5, device)
+        link = Template(parse("the value of K0 K1 is the value of V0 V1 . "
+                              "\\n"), 2, device)
+        names, values, stated, depths = [], [], [], []
+        pool = self.names(batch, sum(hops) + len(hops))
+        for chain, n in enumerate(hops):
+            names.append(pool[:, :n + 1])
+            pool = pool[:, n + 1:]
+            values.append(self.symbols("digits", batch, 1, 5))
+            stated += [first.fill(names[-1][:, :1], values[-1]),
+                       link.fill(names[-1][:, 1:], names[-1][:, :-1])]
+            u = self.uniform(batch, n + 1).sort(-1).values
+            if depth is not None and chain == asked[0]:
+                start = torch.as_tensor(depth, device=device,
+                                        dtype=torch.float32).view(-1, 1)
+                u = start + u * (1 - start)
+                u[:, :1] = start
+            depths.append(u)
+        questions = []
+        for chain in asked:
+            n = hops[chain] + 1
+            value = " ".join(marks("K", 5))
+            template = Template(
+                parse(f"what words for value {value} ? the words for value "
+                      f"{value} is : {listed('V', n, 2)} . \\n"), 2 * n, device)
+            questions.append((template, template.fill(
+                values[chain], names[chain].reshape(batch, 1, -1))))
+        stated = torch.cat(stated, 1)
+        hay = (length - 1 - stated.shape[1] * stated.shape[2] -
+               sum(len(template) for template, _ in questions))
+        assert hay >= 0, (length, hops, asked)
+        return self.with_questions(
+            self.plant(stated, torch.zeros(len(first), device=device),
+                       torch.cat(depths, 1), hay, noise), questions)
+
+    def neighbours(self, batch, length, num_questions=1, depth=None):
+        """A list of links and facts; a question asks for the fact of what a
+        name leads to. depth [B] places the fact of the first question."""
+        device = self.device
+        fact, link, question = (
+            Template(parse(text), 2, device) for text in (
+                "the one of K0 K1 is V0 V1 . \\n",
+                "the key of K0 K1 is V0 V1 . \\n",
+                "what is the one of the key of K0 K1 ? the one of the key of "
+                "K0 K1 is V0 V1 . \\n"))
+        room = length - 1 - num_questions * len(question)
+        entries = max(num_questions, min(room // (2 * len(fact)), 4096))
+        start, middle, end = self.names(batch, 3 * entries).chunk(3, 1)
+        stated = torch.cat([fact.fill(middle, end), link.fill(start, middle)],
+                           1)
+        asked = self.distinct(entries, batch, num_questions)
+        depths = self.asked_depths(depth, self.uniform(batch, 2 * entries),
+                                   asked[:, :1])
+        index = asked[..., None].expand(-1, -1, 2)
+        return self.with_questions(
+            self.plant(stated, torch.zeros(len(fact), device=device), depths,
+                       room - 2 * entries * len(fact), PROSE),
+            [(question, question.fill(start.gather(1, index),
+                                      end.gather(1, index)))])
+
+    # ---- Counted words -------------------------------------------------------
+
+    def common(self, batch, length, often=30, rarely=3):
+        """Ten words `often` times in a list, the others `rarely`; the ten are
+        asked for, in any order."""
+        question = parse("? what words here again and again :")
+        room = (length - 1 - len(question) - 21) // 2
+        others = min((room - 10 * often) // rarely, NUM_FREE - 10)
+        assert others > 0, (length, often, rarely)
+        items = torch.cat([
+            torch.arange(10, device=self.device).repeat_interleave(often),
+            torch.arange(10, 10 + others,
+                         device=self.device).repeat_interleave(rarely)])
+        words = self.distinct(NUM_FREE, batch, NUM_FREE) + FREE
+        return self.word_list(length, items, words, words[:, :10], question)
+
+    def frequent(self, batch, length, exponent=2.0, num_words=None):
+        """Words by Zipf's law, the first rank noise ("code"); ranks 2 to 4 are
+        asked for, in the order of falling counts."""
+        question = parse("? what code words here again and again :")
+        room = (length - 1 - len(question) - 7) // 2
+        num_words = num_words or min(max(length // 50, 8), NUM_FREE)
+        items = constant(zipf_items(room, num_words, exponent), self.device)
+        words = self.distinct(NUM_FREE, batch, num_words - 1) + FREE
+        noise = torch.full((batch, 1), TEMPLATE_ID["code"], device=self.device)
+        return self.word_list(length, items, torch.cat([noise, words], 1),
+                              words[:, :3], question)
+
+    def word_list(self, length, items, words, asked, question):
+        """items [N]: which of words [B, W] each item is, before shuffling;
+        asked [B, A]: the answer."""
+        batch = words.shape[0]
+        order = self.uniform(batch, len(items)).argsort(1)
+        listed_words = words.gather(1, items[order])
+
+        def with_commas(x):
+            return torch.stack([x, torch.full_like(x, COMMA)], -1).view(
+                batch, -1)
+
+        answer = with_commas(asked)
+        answer[:, -1] = DOT
+        begin = torch.full((batch, 1), BOS, device=self.device)
+        end = torch.full((batch, 1), NEWLINE, device=self.device)
+        asks = constant(tuple(question), self.device).expand(batch, -1)
+        padding = self.haystack(
+            batch, length - 2 - 2 * len(items) - len(question) -
+            answer.shape[1], PROSE)
+        tokens = torch.cat([begin, padding, with_commas(listed_words), asks,
+                            answer, end], 1)
+        weights = torch.zeros(length, device=self.device)
+        list_begin = 1 + padding.shape[1]
+        list_end = list_begin + 2 * len(items)
+        # The list itself teaches which words are frequent.
+        weights[list_begin:list_end:2] = 10 / len(items)
+        weights[length - 1 - answer.shape[1]:length - 1] = 2.0
+        borders = torch.zeros(length, device=self.device, dtype=torch.bool)
+        borders[list_begin:list_end:2] = True
+        borders[list_end] = True
+        return (tokens, weights.expand(batch, -1).clone(),
+                borders.expand(batch, -1).clone())
 
     def gapped_positions(self, borders, span):
         """Positions [B, T] that jump at random borders, span in [T, span].
@@ -331,81 +577,3 @@ class Generator:
         extra = (span - length) * self.uniform(batch, 1)
         total = jump.sum(1, keepdim=True).clamp_min(1e-6)
         return plain + (jump / total * extra).floor().long().cumsum(1)
-
-
-# ---- Mixtures ---------------------------------------------------------------
-
-TYPES = ["kv_hex", "kv_word", "hay_named", "hay_single"]
-
-
-def draw(rng, length, easy, kv_share, word_share):
-    """(type, generator, arguments); easy: share of short keys."""
-    if rng.random() < kv_share:
-        if rng.random() < word_share:
-            value_type, value_size = rng.choice(
-                [("hex", 8), ("hex", 4), ("digits", 5), ("digits", 7),
-                 ("word", 2), ("word", 1)])
-            kind = 1
-            arguments = {"key_type": "word",
-                         "key_size": rng.choice([2, 2, 3, 4]),
-                         "value_type": value_type, "value_size": value_size}
-        else:
-            kind = 0
-            sizes = [(16, 16), (16, 16), (16, 16), (8, 16), (16, 8), (8, 8),
-                     (4, 16), (4, 4)]
-            if rng.random() < easy and length <= 2048:
-                sizes = [(2, 2), (2, 4), (4, 4), (4, 2), (8, 8), (3, 8)]
-            key_size, value_size = rng.choice(sizes)
-            arguments = {"key_size": key_size, "value_size": value_size}
-        if rng.random() < 0.6:
-            arguments |= {"mode": "inter", "p": rng.choice([0.2, 0.4, 0.6])}
-        else:
-            arguments |= {"mode": "end", "p": rng.choice([0.1, 0.25, 0.5])}
-        return kind, "kv", arguments
-    kind, noise, value_type = rng.choice([
-        ("passkey", REPEATED, "digits"), ("passkey", PROSE, "digits"),
-        ("number", REPEATED, "digits"), ("number", REPEATED, "digits"),
-        ("number", PROSE, "digits"), ("needle", PROSE, "digits"),
-        ("needle", PROSE, "digits"), ("needle", REPEATED, "digits"),
-        ("needle", PROSE, "hex"), ("needle", WORDS, "word"),
-        ("needle", PROSE, "word")])
-    arguments = {"kind": kind, "noise": noise, "value_type": value_type}
-    if rng.random() < 0.15:
-        return 3, "hay", arguments | {"facts": 1, "num_questions": 2,
-                                      "named": False}
-    facts = rng.randint(2, max(2, min(96, length // 64)))
-    share = rng.choice([0.15, 0.3, 0.5])
-    questions = max(2, min(128, int(length * share / 28)))
-    return 2, "hay", arguments | {"facts": facts, "num_questions": questions}
-
-
-def batch(generator, rng, size, length, groups, easy, kv_share, word_share):
-    """A batch of several kinds, and the type of each row."""
-    groups = min(size, groups)
-    cut = [size * i // groups for i in range(groups + 1)]
-    parts, types = [], []
-    for begin, end in zip(cut, cut[1:]):
-        kind, name, arguments = draw(rng, length, easy, kv_share, word_share)
-        parts.append(getattr(generator, name)(end - begin, length, **arguments))
-        types += [kind] * (end - begin)
-    return tuple(torch.cat(x, 0) for x in zip(*parts)) + (types,)
-
-
-# The tasks of the model card: one question at the end, positions contiguous.
-EVALUATIONS = {
-    "passkey": ("hay", {"kind": "passkey", "named": False}),
-    "number": ("hay", {"kind": "number", "named": False}),
-    "kv": ("kv", {"num_questions": 1}),
-    "needle": ("hay", {"kind": "needle", "noise": PROSE}),
-    "multikey": ("hay", {"kind": "needle", "noise": PROSE, "facts": 16}),
-    "uuid_needle": ("hay", {"kind": "needle", "noise": PROSE, "facts": 8,
-                            "value_type": "hex"}),
-}
-
-
-def answer_tokens(name, arguments):
-    """Tokens of an answer, the one that ends it included."""
-    if name == "kv":
-        return arguments.get("value_size", 16) + 1
-    return num_value_tokens(arguments["kind"],
-                            arguments.get("value_type", "digits")) + 1
