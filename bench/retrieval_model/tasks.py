@@ -546,7 +546,7 @@ class Generator:
         asks = constant(tuple(question), self.device).expand(batch, -1)
         padding = self.haystack(
             batch, length - 2 - 2 * len(items) - len(question) -
-            answer.shape[1], PROSE)
+            answer.shape[1], REPEATED)
         tokens = torch.cat([begin, padding, with_commas(listed_words), asks,
                             answer, end], 1)
         weights = torch.zeros(length, device=self.device)
