@@ -521,7 +521,7 @@ class Generator:
         asked for, in the order of falling counts."""
         question = parse("? what code words here again and again :")
         room = (length - 1 - len(question) - 7) // 2
-        num_words = num_words or min(max(length // 50, 8), NUM_FREE)
+        num_words = num_words or min(max((length - 7) // 50, 8), NUM_FREE)
         items = constant(zipf_items(room, num_words, exponent), self.device)
         words = self.distinct(NUM_FREE, batch, num_words - 1) + FREE
         noise = torch.full((batch, 1), TEMPLATE_ID["code"], device=self.device)
