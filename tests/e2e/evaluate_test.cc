@@ -123,6 +123,68 @@ TEST_F(EvaluateTest, TurnsReuseWhatEarlierOnesStored) {
   }
 }
 
+TEST_F(EvaluateTest, AStoredViewServesLaterTurnsWithoutAPrefillOfTheirOwn) {
+  Evaluate({"--tasks=kv", "--lengths=1024", "--depths=0.5", "--selectors=dense",
+            "--views=full;snapkv:32,128,max,63", "--mode=stored_view",
+            "--turns=2"});
+  const std::vector<Record> records = Records();
+  ASSERT_EQ(records.size(), 4u);
+  for (const Record& record : records) {
+    EXPECT_EQ(record.reused_tokens, 0) << Key(record);
+    // The view holds what the first question asked for.
+    const bool held =
+        record.configuration.view == clients::kFull || record.turn == 0;
+    EXPECT_EQ(record.score.right, held) << Key(record);
+  }
+}
+
+TEST_F(EvaluateTest, RealTextIsComparedWithDenseAlsoWhenARunContinues) {
+  const std::string text = dir_.Join("text");
+  {
+    std::ofstream file(text);
+    for (int i = 0; i < 60; ++i) {
+      file << "the grass is green . here we go . the number of words is <d"
+           << i % 10 << "> . ";
+    }
+  }
+  const std::vector<std::string> grid = {
+      "--tasks=text", "--text=" + text, "--lengths=512",
+      "--depths=0.5", "--seeds=2",      "--selectors=dense;a_shape:1,32",
+      "--views=full", "--parallel=2",   "--noise-floor"};
+  EXPECT_THAT(Evaluate(grid), HasSubstr("perplexity"));
+  std::map<std::string, Record> before;
+  for (const Record& record : Records()) before[Key(record)] = record;
+  ASSERT_EQ(before.size(), 6u);
+  for (const auto& [key, record] : before) {
+    ASSERT_TRUE(record.likelihood.has_value()) << key;
+    EXPECT_EQ(record.likelihood->positions, 127);
+    const bool dense = record.configuration.selector == clients::kDense;
+    EXPECT_EQ(record.likelihood->kl == 0, dense) << key;
+  }
+  // The last record is lost; its pair is there, but not its distributions.
+  std::string lines = File("records.jsonl");
+  lines.pop_back();
+  lines.erase(lines.rfind('\n') + 1);
+  std::ofstream(out_ + "/records.jsonl") << lines;
+  Evaluate(grid);
+  const std::vector<Record> after = Records();
+  ASSERT_EQ(after.size(), 6u);
+  for (const Record& record : after) {
+    EXPECT_EQ(record.likelihood, before[Key(record)].likelihood);
+  }
+}
+
+TEST_F(EvaluateTest, SecondRunsOfDenseMayBeAnotherServers) {
+  numerics_ = {"--device=cpu", "--dtype=f32"};
+  StartServerWith(kModel);
+  Evaluate({"--tasks=passkey", "--lengths=512", "--depths=0.5",
+            "--selectors=dense", "--views=full", "--noise-floor",
+            absl::StrCat("--noise-server=", server().address())});
+  EXPECT_THAT(File("records.jsonl"),
+              HasSubstr("\"noise_server\":\"cpu f32, weights=f32"));
+  EXPECT_EQ(Records().size(), 2u);
+}
+
 TEST_F(EvaluateTest, AServerOfAnotherModelIsRefused) {
   EndToEndTest::SetUp();
   StartServer();
@@ -138,6 +200,8 @@ TEST_F(EvaluateTest, WhatIsWrongWithTheGridIsSaidBeforeAnythingRuns) {
       {"--selectors=sparse", "'sparse'"},
       {"--tasks=riddle", "'riddle'"},
       {"--seeds=2000000000", "at most 1000000"},
+      {"--noise-server=127.0.0.1:1", "needs --noise-floor"},
+      {"--parallel=0", "--parallel is 0"},
   };
   for (const auto& [flag, text] : cases) {
     const ProgramResult run = RunProgram("overture", Args({flag}));
