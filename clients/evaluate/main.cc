@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <string>
@@ -321,13 +322,18 @@ absl::Status Run(const Options& options) {
       SummaryMarkdown(absl::StrCat(servers.client->server().model().name(),
                                    ", ", header.backend, ", ", header.numerics),
                       records);
+  std::vector<Record> answers;
+  std::copy_if(records.begin(), records.end(), std::back_inserter(answers),
+               [](const Record& r) { return !r.likelihood.has_value(); });
   const std::pair<const char*, std::string> outputs[] = {
       {"summary.md", summary},
-      {"heat.svg", HeatMapSvg(records)},
-      {"density.svg", AccuracySvg(records, CostAxis::kDensity)},
-      {"bytes.svg", AccuracySvg(records, CostAxis::kKvBytes)},
+      {"heat.svg", HeatMapSvg(answers)},
+      {"density.svg", AccuracySvg(answers, CostAxis::kDensity)},
+      {"bytes.svg", AccuracySvg(answers, CostAxis::kKvBytes)},
+      {"turns.svg", TurnsSvg(answers)},
   };
   for (const auto& [name, text] : outputs) {
+    if (text.empty()) continue;
     OVERTURE_RETURN_IF_ERROR(
         WriteFile(absl::StrCat(options.out, "/", name), text));
   }

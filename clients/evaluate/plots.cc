@@ -21,6 +21,10 @@ std::string Escaped(absl::string_view text) {
   return absl::StrReplaceAll(text, {{"&", "&amp;"}, {"<", "&lt;"}});
 }
 
+absl::string_view Colour(size_t series) {
+  return kColours[series % std::size(kColours)];
+}
+
 // `anchor`: start, middle or end.
 std::string Text(double x, double y, absl::string_view anchor,
                  absl::string_view text) {
@@ -37,8 +41,60 @@ std::string Document(double width, double height, absl::string_view body) {
       width, height, std::string(body));
 }
 
+// Where the one panel of a plot lies.
+constexpr double kLeft = 50;
+constexpr double kTop = 20;
+constexpr double kWidth = 460;
+constexpr double kHeight = 300;
+
+// Shares of right answers upwards; `x_labels` at equal distances, two or more.
+std::string Axes(const std::vector<std::string>& x_labels,
+                 absl::string_view x_title) {
+  std::string body;
+  for (size_t i = 0; i < x_labels.size(); ++i) {
+    const double x = kLeft + kWidth * static_cast<double>(i) /
+                                 static_cast<double>(x_labels.size() - 1);
+    absl::StrAppendFormat(&body,
+                          "<path d=\"M%.1f %.1fV%.1f\" stroke=\"#ddd\"/>\n", x,
+                          kTop, kTop + kHeight);
+    absl::StrAppend(&body, Text(x, kTop + kHeight + 15, "middle", x_labels[i]));
+  }
+  for (int i = 0; i <= 4; ++i) {
+    const double y = kTop + kHeight * (1 - i / 4.0);
+    absl::StrAppendFormat(&body,
+                          "<path d=\"M%.1f %.1fH%.1f\" stroke=\"#ddd\"/>\n",
+                          kLeft, y, kLeft + kWidth);
+    absl::StrAppend(
+        &body, Text(kLeft - 5, y + 4, "end", absl::StrFormat("%d%%", 25 * i)));
+  }
+  absl::StrAppend(
+      &body, Text(kLeft + kWidth / 2, kTop + kHeight + 32, "middle", x_title),
+      Text(kLeft, kTop - 7, "start", "right answers"));
+  return body;
+}
+
+// The plot with a name behind each colour.
+std::string WithLegend(std::string body,
+                       const std::vector<std::string>& series) {
+  size_t longest = 0;
+  for (size_t i = 0; i < series.size(); ++i) {
+    const double y = kTop + 10 + 16 * static_cast<double>(i);
+    absl::StrAppendFormat(
+        &body, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"5\" fill=\"%s\"/>\n",
+        kLeft + kWidth + 20, y, std::string(Colour(i)));
+    absl::StrAppend(&body,
+                    Text(kLeft + kWidth + 30, y + 4, "start", series[i]));
+    longest = std::max(longest, series[i].size());
+  }
+  // A letter is at most 0.6 of the font's 11 pixels wide, on average.
+  return Document(
+      kLeft + kWidth + 40 + 6.6 * static_cast<double>(longest),
+      kTop + std::max(kHeight, 16.0 * static_cast<double>(series.size())) + 45,
+      body);
+}
+
 // Red for 0, pale for a half, blue for 1.
-std::string Colour(double share) {
+std::string Heat(double share) {
   const auto mix = [share](double low, double middle, double high) {
     const double value = share < 0.5
                              ? low + (middle - low) * 2 * share
@@ -119,7 +175,7 @@ std::string HeatMapSvg(absl::Span<const Record> records) {
                 &body,
                 "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.0f\" height=\"%.0f\" "
                 "fill=\"%s\" stroke=\"white\"/>\n",
-                x, y, kCellWidth, kCellHeight, Colour(share));
+                x, y, kCellWidth, kCellHeight, Heat(share));
             absl::StrAppend(&body, Text(x + kCellWidth / 2, y + 14, "middle",
                                         absl::StrFormat("%.0f", 100 * share)));
           }
@@ -135,31 +191,14 @@ std::string HeatMapSvg(absl::Span<const Record> records) {
 }
 
 std::string AccuracySvg(absl::Span<const Record> records, CostAxis axis) {
-  constexpr double kLeft = 50;
-  constexpr double kTop = 20;
-  constexpr double kWidth = 460;
-  constexpr double kHeight = 300;
   const Pairs pairs(records);
   const std::vector<std::string> tasks = TasksOf(records);
   std::string body;
-  for (int i = 0; i <= 4; ++i) {
-    const double part = i / 4.0;
-    const double x = kLeft + kWidth * part;
-    const double y = kTop + kHeight * (1 - part);
-    absl::StrAppendFormat(&body,
-                          "<path d=\"M%.1f %.1fV%.1fM%.1f %.1fH%.1f\" "
-                          "stroke=\"#ddd\"/>\n",
-                          x, kTop, kTop + kHeight, kLeft, y, kLeft + kWidth);
-    const std::string label = absl::StrFormat("%.0f%%", 100 * part);
-    absl::StrAppend(&body, Text(x, kTop + kHeight + 15, "middle", label),
-                    Text(kLeft - 5, y + 4, "end", label));
-  }
   absl::StrAppend(&body,
-                  Text(kLeft + kWidth / 2, kTop + kHeight + 32, "middle",
+                  Axes({"0%", "25%", "50%", "75%", "100%"},
                        axis == CostAxis::kDensity
                            ? "attended pairs over causal pairs"
-                           : "KV bytes received over those of the full KV"),
-                  Text(kLeft, kTop - 7, "start", "right answers"));
+                           : "KV bytes received over those of the full KV"));
   for (const Configuration& configuration : ConfigurationsOf(records)) {
     for (size_t t = 0; t < tasks.size(); ++t) {
       const Tally tally = pairs.Count(configuration, [&](const Record& record) {
@@ -176,21 +215,55 @@ std::string AccuracySvg(absl::Span<const Record> records, CostAxis axis) {
           "fill-opacity=\"0.7\"><title>%s, %s: %.1f%% of %d</title>"
           "</circle>\n",
           kLeft + kWidth * std::min(1.0, cost), kTop + kHeight * (1 - share),
-          std::string(kColours[t % std::size(kColours)]), Escaped(tasks[t]),
+          std::string(Colour(t)), Escaped(tasks[t]),
           Escaped(Label(configuration)), 100 * share, tally.samples);
     }
   }
-  for (size_t t = 0; t < tasks.size(); ++t) {
-    const double y = kTop + 10 + 16 * static_cast<double>(t);
-    absl::StrAppendFormat(
-        &body, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"5\" fill=\"%s\"/>\n",
-        kLeft + kWidth + 20, y, std::string(kColours[t % std::size(kColours)]));
-    absl::StrAppend(&body, Text(kLeft + kWidth + 30, y + 4, "start", tasks[t]));
+  return WithLegend(body, tasks);
+}
+
+std::string TurnsSvg(absl::Span<const Record> records) {
+  const Pairs pairs(records);
+  int num_turns = 0;
+  for (const Record& record : records) {
+    if (record.mode != Mode::kSingle) {
+      num_turns = std::max(num_turns, record.turn + 1);
+    }
   }
-  return Document(
-      kLeft + kWidth + 170,
-      kTop + std::max(kHeight, 16.0 * static_cast<double>(tasks.size())) + 45,
-      body);
+  if (num_turns < 2) return "";
+  std::vector<std::string> turns;
+  for (int t = 1; t <= num_turns; ++t) turns.push_back(absl::StrCat(t));
+  std::string body = Axes(turns, "turn");
+  std::vector<std::string> series;
+  for (const Mode mode :
+       {Mode::kMultiTurn, Mode::kMultiRequest, Mode::kStoredView}) {
+    for (const Configuration& configuration : ConfigurationsOf(records)) {
+      std::string path;
+      for (int t = 0; t < num_turns; ++t) {
+        const Tally tally =
+            pairs.Count(configuration, [mode, t](const Record& record) {
+              return record.mode == mode && record.turn == t;
+            });
+        if (tally.samples == 0) continue;
+        absl::StrAppendFormat(
+            &path, "%s%.1f %.1f", path.empty() ? "M" : "L",
+            kLeft + kWidth * t / (num_turns - 1),
+            kTop + kHeight * (1 - static_cast<double>(tally.right) /
+                                      static_cast<double>(tally.samples)));
+      }
+      if (path.empty()) continue;
+      absl::StrAppendFormat(
+          &body,
+          "<path d=\"%s\" fill=\"none\" stroke=\"%s\" stroke-width=\"2\"%s/>\n",
+          path, std::string(Colour(series.size())),
+          // Colours come round again after as many.
+          series.size() < std::size(kColours) ? ""
+                                              : " stroke-dasharray=\"6 4\"");
+      series.push_back(
+          absl::StrCat(ToString(mode), ": ", Label(configuration)));
+    }
+  }
+  return WithLegend(body, series);
 }
 
 }  // namespace overture::clients

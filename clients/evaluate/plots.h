@@ -1,4 +1,5 @@
-// Plots of an evaluation as SVG. Thread-safe: no state.
+// Plots of an evaluation as SVG, of records that have answers. Thread-safe: no
+// state.
 #pragma once
 
 #include <string>
@@ -16,5 +17,9 @@ std::string HeatMapSvg(absl::Span<const Record> records);
 // that the decode worker received; one mark per task and configuration.
 enum class CostAxis { kDensity, kKvBytes };
 std::string AccuracySvg(absl::Span<const Record> records, CostAxis axis);
+
+// Share of right answers turn by turn, a line per mode and configuration; empty
+// if nothing has a second turn.
+std::string TurnsSvg(absl::Span<const Record> records);
 
 }  // namespace overture::clients

@@ -151,5 +151,22 @@ TEST(PlotsTest, MarksStandAtTheirCostAndAccuracy) {
               Not(HasSubstr("nan")));
 }
 
+TEST(PlotsTest, TurnsAreLines) {
+  EXPECT_EQ(TurnsSvg(Records()), "");
+  std::vector<Record> records;
+  for (int turn = 0; turn < 3; ++turn) {
+    for (const Configuration& configuration : {kPair, kView}) {
+      records.push_back(
+          MakeRecord(1, configuration, turn == 0 || configuration == kPair));
+      records.back().mode = Mode::kStoredView;
+      records.back().turn = turn;
+    }
+  }
+  const std::string svg = TurnsSvg(records);
+  EXPECT_THAT(svg, HasSubstr("M50.0 20.0L280.0 20.0L510.0 20.0"));
+  EXPECT_THAT(svg, HasSubstr("M50.0 20.0L280.0 320.0L510.0 320.0"));
+  EXPECT_THAT(svg, HasSubstr("stored_view: dense snapkv:32,256"));
+}
+
 }  // namespace
 }  // namespace overture::clients
