@@ -33,6 +33,14 @@ def dense_answers(path):
             and record["question"] == "last" and record["repeat"] == 0}
 
 
+def is_right(answer, sample):
+    """Strictly, as clients/evaluate/score.cc has it. A word is one token."""
+    gold = sample["gold"]
+    if sample["any_order"]:
+        return sorted(answer) == sorted(gold) and answer[-1:] == gold[-1:]
+    return answer == gold
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("model")
@@ -57,11 +65,11 @@ def main():
                 eos_token_id=None, pad_token_id=0)
         answer = out[0, prompt.shape[1]:].tolist()
         count = right[sample["task"]]
-        theirs_right = answer == sample["gold"]
+        theirs_right = is_right(answer, sample)
         count[0] += 1
         count[1] += theirs_right
         if ours is not None:
-            ours_right = ours[sample["sample"]] == sample["gold"]
+            ours_right = is_right(ours[sample["sample"]], sample)
             count[2] += ours_right
             contradictions += ours_right != theirs_right
             if ours[sample["sample"]] != answer:

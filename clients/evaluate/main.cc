@@ -248,6 +248,7 @@ absl::Status WritePrompts(const Grid& grid, const Source& source,
           {"prompt", PromptOfTurn(sample, grid.mode, kLast, turn).prefill},
           {"gold", asked.gold},
           {"parts", asked.parts},
+          {"any_order", asked.any_order},
           {"max_tokens", asked.max_tokens}};
       absl::StrAppend(&lines, line.dump(-1, ' ', true), "\n");
     }

@@ -49,9 +49,10 @@ Score ScoreAnswer(Spelling spelling, const Turn& turn,
     return score;
   }
   const absl::Span<const int32_t> gold = turn.gold;
-  if (turn.any_order) {
-    score.right = score.share == 1 && ids.size() == gold.size() &&
-                  ids.back() == gold.back();
+  if (turn.any_order) {  // of parts that are one token each
+    score.right =
+        std::is_permutation(ids.begin(), ids.end(), gold.begin(), gold.end()) &&
+        ids.back() == gold.back();
     score.tail = score.right;
     return score;
   }
