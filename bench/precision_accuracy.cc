@@ -220,7 +220,7 @@ absl::StatusOr<SelectorSpec> SelectorFromFlags() {
   SelectorSpec spec;
   const std::string name = absl::GetFlag(FLAGS_selector);
   if (name == "vertical_slash") {
-    spec.kind = SelectorSpec::Kind::kVerticalSlash;
+    spec.kind = SelectorSpec::Kind::kDynamic;
     spec.vertical_slash = {.vertical = absl::GetFlag(FLAGS_vertical),
                            .slash = absl::GetFlag(FLAGS_slash)};
     spec.segment_tokens = absl::GetFlag(FLAGS_segment);

@@ -133,7 +133,7 @@ absl::StatusOr<SelectorSpec> SelectorByName(absl::string_view name,
         absl::StrCat("the selector is ", name,
                      ", must be dense, a_shape or vertical_slash"));
   }
-  spec.kind = SelectorSpec::Kind::kVerticalSlash;
+  spec.kind = SelectorSpec::Kind::kDynamic;
   spec.vertical_slash = {.vertical = absl::GetFlag(FLAGS_vertical),
                          .slash = absl::GetFlag(FLAGS_slash)};
   if (const std::string path = absl::GetFlag(FLAGS_minference_config);
@@ -234,7 +234,7 @@ void AppendJson(const Setting& setting, const Row& row, std::string* json) {
   const bool per_head = !setting.selector.head_sizes.empty();
   absl::StrAppend(json, json->empty() ? "" : ",\n", R"(  {"selector": ")",
                   setting.name, R"(", "tokens": )", setting.num_tokens);
-  if (setting.selector.kind == SelectorSpec::Kind::kVerticalSlash) {
+  if (setting.selector.kind == SelectorSpec::Kind::kDynamic) {
     absl::StrAppend(
         json, R"(, "segment": )", setting.selector.segment_tokens,
         R"(, "sizes": ")",

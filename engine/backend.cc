@@ -100,12 +100,19 @@ absl::Status Validate(const PrefillJob& job, const ModelConfig& config) {
 absl::Status CheckSelector(const SelectorSpec& selector,
                            AttentionPrecision attention) {
   if (attention != AttentionPrecision::kFp8 ||
-      selector.kind != SelectorSpec::Kind::kVerticalSlash) {
+      selector.kind != SelectorSpec::Kind::kDynamic) {
     return absl::OkStatus();
   }
   return absl::UnimplementedError(
       "selector is vertical_slash, which attends to single columns; this "
       "server's attention is fp8, which runs dense and a_shape");
+}
+
+absl::Status AsInternal(const absl::Status& status) {
+  if (status.ok() || status.code() == absl::StatusCode::kResourceExhausted) {
+    return status;
+  }
+  return absl::InternalError(status.message());
 }
 
 void SetDensity(absl::Span<const AttendedPairs> layers, PrefillOutput* output) {

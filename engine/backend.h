@@ -134,9 +134,12 @@ using kernels::AttentionPrecision;
 using kernels::LinearPrecision;
 
 // What Backend::Supports says of a selector under that attention:
-// UNIMPLEMENTED for vertical-slash in FP8, which has no single columns.
+// UNIMPLEMENTED for single columns in FP8, which has none.
 absl::Status CheckSelector(const SelectorSpec& selector,
                            AttentionPrecision attention);
+// Kernels report sizes that do not fit as INVALID_ARGUMENT; inside a back end
+// that is our own bug, not the caller's.
+absl::Status AsInternal(const absl::Status& status);
 
 // For numerics(): e4m3, or `dtype` where products are not in FP8.
 absl::string_view WeightsName(LinearPrecision linears, absl::string_view dtype);

@@ -7,6 +7,7 @@
 #include "base/status_macros.h"
 #include "engine/backend.h"
 #include "engine/cpu_prefill.h"
+#include "engine/cpu_selector.h"
 #include "engine/cpu_weights.h"
 
 namespace overture::engine {
@@ -29,6 +30,7 @@ class CpuBackend final : public Backend {
   }
 
   absl::Status Supports(const SelectorSpec& selector) const override {
+    OVERTURE_RETURN_IF_ERROR(CpuSelector::Supports(selector));
     return CheckSelector(selector, attention_);
   }
 

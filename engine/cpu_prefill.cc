@@ -11,7 +11,6 @@
 #include "engine/row_pieces.h"
 #include "kernels/fp8_attention/fp8_attention_cpu.h"
 #include "kernels/probe_attention/probe_attention_cpu.h"
-#include "kernels/selectors/static_plans.h"
 #include "kernels/sparse_attention/sparse_attention_cpu.h"
 
 namespace overture::engine {
@@ -42,15 +41,6 @@ class Timer {
   Clock::time_point begin_ = Clock::now();
 };
 
-// Kernels report sizes that do not fit as INVALID_ARGUMENT; here they are our
-// own bug, not the caller's.
-absl::Status AsInternal(const absl::Status& status) {
-  if (status.ok() || status.code() == absl::StatusCode::kResourceExhausted) {
-    return status;
-  }
-  return absl::InternalError(status.message());
-}
-
 }  // namespace
 
 CpuPrefill::CpuPrefill(const CpuWeights& weights, AttentionPrecision attention,
@@ -59,12 +49,13 @@ CpuPrefill::CpuPrefill(const CpuWeights& weights, AttentionPrecision attention,
       attention_(attention),
       job_(job),
       element_bytes_(SizeOf(weights.dtype())),
+      segments_(IsTokenPure(job.selector) ? kPieces : SegmentsOf(job.selector)),
+      selector_(job.selector, weights.config()),
       audit_(weights, job),
       pairs_(weights.config().num_layers) {
   const ModelConfig& config = weights_.config();
   const int64_t n = num_tokens();
   const int64_t num_new = n - job_.num_cached;
-  segments_ = selects() ? SegmentsOf(job_.selector) : kPieces;
   const int64_t chunk = std::min(num_new, kChunkRows);
   const int64_t hidden_bytes = chunk * config.hidden_size;
   const int64_t inter = config.intermediate_size;
@@ -83,6 +74,7 @@ CpuPrefill::CpuPrefill(const CpuWeights& weights, AttentionPrecision attention,
   if (votes()) {
     window_q_ = AlignedBuffer(job_.view->window * q_row_bytes);
     window_votes_.resize(config.num_kv_heads * n);
+    votes_ = {.sums = window_votes_.data(), .window = job_.view->window};
   }
 }
 
@@ -100,10 +92,7 @@ int64_t CpuPrefill::WorkspaceBytes(const CpuWeights& weights,
   const int64_t chunks =
       chunk * (config.hidden_size * (4 + element) + weights.qkv_size() * 4 +
                3 * config.intermediate_size * element);
-  // Two probe sums (4 bytes) and a plan's key ranges (8 bytes for each of 64
-  // query tiles, at most one per 64 keys) per query head, votes per KV head.
-  const int64_t choosing =
-      num_tokens * (config.num_q_heads * 16 + config.num_kv_heads * 4);
+  const int64_t choosing = CpuSelector::WorkspaceBytes(config, num_tokens);
   const int64_t codes = attention == AttentionPrecision::kFp8
                             ? kernels::Fp8AttentionCpuBytes(
                                   config.num_q_heads, config.num_kv_heads,
@@ -148,7 +137,7 @@ absl::StatusOr<PrefillOutput> CpuPrefill::Run() {
 
 absl::Status CpuPrefill::RunLayer(int32_t layer) {
   layer_ = layer;
-  have_votes_ = false;
+  votes_.done = false;
   const CpuLayerWeights& weights = weights_.layer(layer);
   const int64_t n = num_tokens();
   const bool is_last = layer + 1 == weights_.config().num_layers;
@@ -164,7 +153,7 @@ absl::Status CpuPrefill::RunLayer(int32_t layer) {
         OVERTURE_RETURN_IF_ERROR(ProjectQkv(weights, segment));
         const int64_t output_begin = std::max(begin, first_output_row_);
         if (output_begin >= end) return absl::OkStatus();
-        if (selects()) OVERTURE_RETURN_IF_ERROR(ChooseIndices(segment));
+        OVERTURE_RETURN_IF_ERROR(Choose(segment));
         return ForEachPiece(
             output_begin, end, kPieces,
             [&](int64_t piece_begin, int64_t piece_end) -> absl::Status {
@@ -250,94 +239,33 @@ absl::Status CpuPrefill::ProjectQkv(const CpuLayerWeights& weights,
   return absl::OkStatus();
 }
 
-absl::Status CpuPrefill::Vote(const std::byte* q, int32_t num_rows,
-                              int64_t kv_len, ProbeSums* sums,
-                              bool with_votes) {
-  const ModelConfig& config = weights_.config();
-  kernels::ProbeAttentionParams params{
-      .dtype = weights_.dtype(),
-      .q = q,
-      .k = k_.data(),
-      .stride_q_row = weights_.q_size(),
-      .stride_q_head = config.head_dim,
-      .stride_k_row = config.head_dim,
-      .stride_k_head = num_tokens() * config.head_dim,
-      .num_q_heads = config.num_q_heads,
-      .num_kv_heads = config.num_kv_heads,
-      .head_dim = config.head_dim,
-      .num_rows = num_rows,
-      .kv_len = kv_len,
-      .scale = 1.0f / std::sqrt(static_cast<float>(config.head_dim))};
-  if (sums != nullptr) {
-    sums->columns.resize(config.num_q_heads * kv_len);
-    sums->diagonals.resize(config.num_q_heads * kv_len);
-    params.column_sums = sums->columns.data();
-    params.diagonal_sums = sums->diagonals.data();
-  }
-  if (with_votes) {
-    params.window_votes = window_votes_.data();
-    params.window_rows = job_.view->window;
-    have_votes_ = true;
-  }
-  return AsInternal(kernels::ProbeAttentionCpu(params));
+SegmentTensors CpuPrefill::TensorsOf(Rows rows, const std::byte* q) const {
+  return {.begin = rows.begin,
+          .end = rows.end,
+          .dtype = weights_.dtype(),
+          .q = q,
+          .k = k_.data(),
+          .v = v_.data(),
+          .num_tokens = num_tokens()};
 }
 
-absl::Status CpuPrefill::ChooseIndices(Rows segment) {
+absl::Status CpuPrefill::Choose(Rows segment) {
   const Timer timer(&output_.selector_seconds);
-  const int64_t kv_len = segment.end;
-  const int32_t num_rows = static_cast<int32_t>(
-      std::min<int64_t>(kernels::kProbeRows, segment.size()));
-  const int64_t probe_offset =
-      (segment.size() - num_rows) * weights_.q_size() * element_bytes_;
-  // One pass serves both when the window lies within the probe's rows.
-  const bool with_votes =
-      votes() && kv_len == num_tokens() && job_.view->window <= num_rows;
-  ProbeSums sums;
-  OVERTURE_RETURN_IF_ERROR(
-      Vote(q_.data() + probe_offset, num_rows, kv_len, &sums, with_votes));
-  const std::vector<kernels::VerticalSlashSize> sizes =
-      SizesOfLayer(job_.selector, layer_, weights_.config().num_q_heads);
-  indices_.clear();
-  for (int32_t head = 0; head < weights_.config().num_q_heads; ++head) {
-    indices_.push_back(kernels::SelectVerticalSlash(
-        absl::MakeConstSpan(sums.columns.data() + head * kv_len, kv_len),
-        absl::MakeConstSpan(sums.diagonals.data() + head * kv_len, kv_len),
-        sizes[head]));
-  }
-  return absl::OkStatus();
-}
-
-absl::StatusOr<kernels::TilePlan> CpuPrefill::BuildPlan(Rows segment,
-                                                        Rows piece) const {
-  kernels::PlanShape shape{
-      .q_begin = piece.begin, .q_len = piece.size(), .kv_len = piece.end};
-  switch (job_.selector.kind) {
-    case SelectorSpec::Kind::kDense:
-      return kernels::DensePlan(shape);
-    case SelectorSpec::Kind::kAShape:
-      return kernels::AShapePlan(shape, job_.selector.num_initial,
-                                 job_.selector.num_local);
-    case SelectorSpec::Kind::kVerticalSlash:
-      // Chosen over the whole segment, columns may lie behind this piece.
-      shape.kv_len = segment.end;
-      return kernels::BuildVerticalSlashPlan(shape, indices_,
-                                             kernels::RangeForm::kAligned);
-  }
-  return absl::InternalError("unknown selector kind");
+  const bool is_last = segment.end == num_tokens();
+  return selector_.Choose(layer_, TensorsOf(segment, q_.data()),
+                          votes() && is_last ? &votes_ : nullptr);
 }
 
 absl::Status CpuPrefill::Attend(Rows segment, Rows piece) {
   const ModelConfig& config = weights_.config();
-  kernels::TilePlan plan;
+  CpuSelector::Plan plan;
   {
     const Timer timer(&output_.selector_seconds);
-    absl::StatusOr<kernels::TilePlan> built = BuildPlan(segment, piece);
-    if (!built.ok()) return AsInternal(built.status());
-    plan = *std::move(built);
+    OVERTURE_ASSIGN_OR_RETURN(plan, selector_.PlanOf(piece.begin, piece.end));
     const double causal =
         static_cast<double>(CausalPairs(piece.begin, piece.end));
     pairs_[layer_].causal += causal;
-    pairs_[layer_].computed += causal * kernels::Cost(plan).density;
+    pairs_[layer_].computed += causal * plan.density;
   }
   const Timer timer(&output_.attention_seconds);
   const int64_t q_offset =
@@ -359,7 +287,7 @@ absl::Status CpuPrefill::Attend(Rows segment, Rows piece) {
       .num_kv_heads = config.num_kv_heads,
       .head_dim = config.head_dim,
       .scale = 1.0f / std::sqrt(static_cast<float>(config.head_dim)),
-      .plan = &plan};
+      .plan = &plan.tiles};
   OVERTURE_RETURN_IF_ERROR(
       AsInternal(attention_ == AttentionPrecision::kFp8
                      ? kernels::Fp8AttentionCpu(params)
@@ -397,9 +325,14 @@ absl::Status CpuPrefill::ProjectAndMlp(const CpuLayerWeights& weights,
 
 absl::Status CpuPrefill::GatherView() {
   const Timer timer(&output_.selector_seconds);
-  if (votes() && !have_votes_) {
-    OVERTURE_RETURN_IF_ERROR(
-        Vote(window_q_.data(), job_.view->window, num_tokens(), nullptr, true));
+  const ModelConfig& config = weights_.config();
+  if (votes() && !votes_.done) {
+    const int32_t window = job_.view->window;
+    kernels::ProbeAttentionParams probe = ProbeOf(
+        TensorsOf({num_tokens() - window, num_tokens()}, window_q_.data()),
+        config, window);
+    AddVotes(&votes_, &probe);
+    OVERTURE_RETURN_IF_ERROR(AsInternal(kernels::ProbeAttentionCpu(probe)));
   }
   output_.view->AppendLayer(
       weights_.kv_layout(), kv_view(),

@@ -4,7 +4,7 @@
 //     read the stored prefix into the layer's K and V
 //     for each segment of the new tokens
 //       norm, QKV, RoPE            in chunks of kChunkRows
-//       choose the segment's keys  (vertical-slash only)
+//       choose the segment's keys  (cpu_selector.h)
 //       for each piece of kPieceRows rows
 //         attention
 //         output projection, MLP   in chunks of kChunkRows
@@ -30,9 +30,9 @@
 #include "engine/aligned_buffer.h"
 #include "engine/backend.h"
 #include "engine/cpu_row_audit.h"
+#include "engine/cpu_selector.h"
 #include "engine/cpu_weights.h"
-#include "kernels/selectors/vertical_slash.h"
-#include "kernels/tile_plan.h"
+#include "engine/segment_tensors.h"
 
 namespace overture::engine {
 
@@ -58,30 +58,19 @@ class CpuPrefill {
     int64_t end = 0;
     int64_t size() const { return end - begin; }
   };
-  // Sums over a segment's last rows, per query head; votes per KV head.
-  struct ProbeSums {
-    std::vector<float> columns;
-    std::vector<float> diagonals;
-  };
 
   absl::Status RunLayer(int32_t layer);
   absl::Status ReadPrefix(int32_t layer);
   absl::Status ProjectQkv(const CpuLayerWeights& weights, Rows segment);
-  absl::Status ChooseIndices(Rows segment);
+  absl::Status Choose(Rows segment);
   absl::Status Attend(Rows segment, Rows piece);
   absl::Status ProjectAndMlp(const CpuLayerWeights& weights, Rows piece);
   absl::Status GatherView();
-  absl::Status Vote(const std::byte* q, int32_t num_rows, int64_t kv_len,
-                    ProbeSums* sums, bool with_votes);
   absl::Status FinalLogits();
-  absl::StatusOr<kernels::TilePlan> BuildPlan(Rows segment, Rows piece) const;
   absl::Status CheckStop() const;
 
   int64_t num_tokens() const {
     return static_cast<int64_t>(job_.tokens.size());
-  }
-  bool selects() const {
-    return job_.selector.kind == SelectorSpec::Kind::kVerticalSlash;
   }
   bool votes() const { return NeedsVotes(job_); }
   float* residual_row(int64_t position) {
@@ -89,12 +78,15 @@ class CpuPrefill {
            (position - job_.num_cached) * weights_.config().hidden_size;
   }
   MutableLayerKvView kv_view() const;
+  // Rows [begin, end), whose queries begin at q, and all keys before.
+  SegmentTensors TensorsOf(Rows rows, const std::byte* q) const;
 
   const CpuWeights& weights_;
   const AttentionPrecision attention_;
   const PrefillJob& job_;
   const int64_t element_bytes_;
-  SegmentRule segments_;
+  const SegmentRule segments_;
+  CpuSelector selector_;
 
   int32_t layer_ = 0;
   int64_t first_output_row_ = 0;  // of this layer
@@ -111,9 +103,8 @@ class CpuPrefill {
   AlignedBuffer gate_up_;   // [chunk, 2 * intermediate]
   AlignedBuffer act_;       // [chunk, intermediate]
 
-  std::vector<kernels::VerticalSlashIndex> indices_;  // per query head
-  std::vector<float> window_votes_;                   // [num_kv_heads, tokens]
-  bool have_votes_ = false;                           // of this layer
+  std::vector<float> window_votes_;  // [num_kv_heads, tokens]
+  WindowVotes votes_;                // of this layer, into window_votes_
   CpuRowAudit audit_;
 
   std::vector<AttendedPairs> pairs_;  // by layer

@@ -51,6 +51,17 @@ class CudaBackend final : public Backend {
   }
 
   absl::Status Supports(const SelectorSpec& selector) const override {
+    using Kind = SelectorSpec::Kind;
+    if (selector.kind > Kind::kDynamic) return NotYet("kind");
+    if (selector.kind != Kind::kDense && selector.dense_until > 0) {
+      return NotYet("dense_until");
+    }
+    if (selector.skip_threshold > 0) return NotYet("skip_threshold");
+    if (selector.whole_prompt) return NotYet("whole_prompt");
+    const auto is_new = [](const kernels::VerticalSlashSize& size) {
+      return size.mass > 0 || size.blocks.IsOn() || size.blocks.correct_means;
+    };
+    if (AnyHead(selector, is_new)) return NotYet("mass and blocks");
     return CheckSelector(selector, precision_);
   }
 

@@ -26,15 +26,6 @@ namespace {
 
 constexpr int64_t kElement = 2;  // bytes of bf16
 
-// Kernels report sizes that do not fit as INVALID_ARGUMENT; here they are our
-// own bug, not the caller's.
-absl::Status AsInternal(const absl::Status& status) {
-  if (status.ok() || status.code() == absl::StatusCode::kResourceExhausted) {
-    return status;
-  }
-  return absl::InternalError(status.message());
-}
-
 }  // namespace
 
 CudaWorkspaceShape CudaPrefill::ShapeOf(const PrefillJob& job,
@@ -44,7 +35,7 @@ CudaWorkspaceShape CudaPrefill::ShapeOf(const PrefillJob& job,
       .num_tokens = n,
       .num_new = n - job.num_cached,
       .window_rows = NeedsVotes(job) ? job.view->window : 0};
-  if (job.selector.kind == SelectorSpec::Kind::kVerticalSlash) {
+  if (job.selector.kind == SelectorSpec::Kind::kDynamic) {
     shape.segment_rows = SegmentsOf(job.selector).LongestOf(n);
     for (int32_t layer = 0; layer < config.num_layers; ++layer) {
       shape.selector_bytes =

@@ -123,7 +123,7 @@ class CudaPrefill {
     return static_cast<int64_t>(job_.tokens.size());
   }
   bool selects() const {
-    return job_.selector.kind == SelectorSpec::Kind::kVerticalSlash;
+    return job_.selector.kind == SelectorSpec::Kind::kDynamic;
   }
   bool votes() const { return NeedsVotes(job_); }
   int32_t slot() const { return layer_ % 2; }

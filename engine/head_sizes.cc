@@ -1,23 +1,30 @@
 #include "engine/head_sizes.h"
 
+#include <bit>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "base/status_macros.h"
 
 namespace overture::engine {
 namespace {
 
 Sha256Digest DigestOf(const HeadSizes::Table& table) {
   Sha256 sha;
-  sha.Update("head_sizes/1");
+  sha.Update("head_sizes/2");
   sha.UpdateU64(table.size());
   sha.UpdateU64(table[0].size());
   for (const auto& layer : table) {
     for (const kernels::VerticalSlashSize& size : layer) {
-      for (const int32_t value : {size.vertical, size.slash,
-                                  size.forced_columns, size.forced_distances}) {
+      for (const int32_t value :
+           {size.vertical, size.slash, size.forced_columns,
+            size.forced_distances, size.blocks.count,
+            static_cast<int32_t>(size.blocks.correct_means)}) {
         sha.UpdateU32(static_cast<uint32_t>(value));
+      }
+      for (const float value : {size.mass, size.blocks.threshold}) {
+        sha.UpdateU32(std::bit_cast<uint32_t>(value));
       }
     }
   }
@@ -35,16 +42,9 @@ absl::Status Check(const HeadSizes::Table& table) {
                        " heads, layer 0 has ", table[0].size()));
     }
     for (size_t head = 0; head < table[layer].size(); ++head) {
-      const kernels::VerticalSlashSize& size = table[layer][head];
-      if (size.vertical >= 0 && size.slash >= 0 && size.forced_columns >= 0 &&
-          size.forced_distances >= 1) {
-        continue;
-      }
-      return absl::InvalidArgumentError(absl::StrCat(
-          "layer ", layer, ", head ", head, ": ", size.vertical, " columns, ",
-          size.forced_columns, " forced, must be at least 0; ", size.slash,
-          " distances, must be at least 0, ", size.forced_distances,
-          " forced, must be at least 1"));
+      OVERTURE_RETURN_IF_ERROR(
+          WithContext(kernels::Validate(table[layer][head]),
+                      absl::StrCat("layer ", layer, ", head ", head)));
     }
   }
   return absl::OkStatus();

@@ -1,5 +1,5 @@
-// Vertical-slash sizes per layer and query head, as a model's own file has
-// them. An immutable value: copies share one table. Thread-safe.
+// What each layer and query head keeps, as a model's own file has it. An
+// immutable value: copies share one table. Thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +20,7 @@ class HeadSizes {
 
   HeadSizes() = default;  // none
   // INVALID_ARGUMENT names layer and head unless each layer has as many heads
-  // as the first, at least one, and each size is at least 0 with a forced
-  // distance (distance 0, or a row would not see its own key).
+  // as the first, at least one, and Validate takes each size.
   static absl::StatusOr<HeadSizes> Create(Table table);
 
   bool empty() const { return data_ == nullptr; }

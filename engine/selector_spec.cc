@@ -1,8 +1,10 @@
 #include "engine/selector_spec.h"
 
+#include <algorithm>
 #include <limits>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
 #include "base/check.h"
 #include "base/kv_layout.h"
@@ -13,6 +15,12 @@ namespace {
 
 // Queries of a whole segment are held at once, which admission counts on.
 constexpr int64_t kMaxSegmentTokens = 65536;
+constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
+
+// With every digit, since it enters a cache root.
+void AppendShare(absl::string_view name, float value, std::string* text) {
+  if (value > 0) absl::StrAppendFormat(text, " %s=%.9g", name, value);
+}
 
 absl::Status CheckRange(absl::string_view field, int64_t value, int64_t least,
                         int64_t most) {
@@ -22,54 +30,115 @@ absl::Status CheckRange(absl::string_view field, int64_t value, int64_t least,
                                                  ", ", most, "]"));
 }
 
-std::string SizesText(const SelectorSpec& spec) {
-  if (!spec.head_sizes.empty()) {
-    return absl::StrCat("heads=", spec.head_sizes.digest().Hex());
+absl::Status CheckShare(absl::string_view field, float value, bool may_be_0,
+                        bool may_be_1) {
+  // False for a NaN.
+  if ((may_be_0 ? value >= 0 : value > 0) &&
+      (may_be_1 ? value <= 1 : value < 1)) {
+    return absl::OkStatus();
   }
-  const kernels::VerticalSlashSize& size = spec.vertical_slash;
-  return absl::StrCat("vertical=", size.vertical, " slash=", size.slash);
+  return absl::InvalidArgumentError(
+      absl::StrCat("selector.", field, " is ", value, ", must be within ",
+                   may_be_0 ? "[0, 1" : "(0, 1", may_be_1 ? "]" : ")"));
+}
+
+absl::Status CheckBlockMultiple(absl::string_view field, int64_t value) {
+  if (value % kTokensPerBlock == 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("selector.", field, " is ", value,
+                   ", must be a multiple of ", kTokensPerBlock));
+}
+
+absl::Status CheckKind(const SelectorSpec& spec) {
+  using Kind = SelectorSpec::Kind;
+  switch (spec.kind) {
+    case Kind::kDense:
+      return absl::OkStatus();
+    case Kind::kTriShape:
+      OVERTURE_RETURN_IF_ERROR(
+          CheckRange("num_last", spec.num_last, 1, kMaxInt32));
+      [[fallthrough]];
+    case Kind::kAShape:
+      OVERTURE_RETURN_IF_ERROR(
+          CheckRange("num_initial", spec.num_initial, 0, kMaxInt32));
+      return CheckRange("num_local", spec.num_local, 1, kMaxInt32);
+    case Kind::kDynamic:
+      if (!spec.head_sizes.empty()) return absl::OkStatus();
+      OVERTURE_RETURN_IF_ERROR(WithContext(
+          kernels::Validate(spec.vertical_slash), "selector.vertical_slash"));
+      // Zero is what a message has that does not say.
+      OVERTURE_RETURN_IF_ERROR(CheckRange("vertical_slash.vertical",
+                                          spec.vertical_slash.vertical, 1,
+                                          kMaxInt32));
+      return CheckRange("vertical_slash.slash", spec.vertical_slash.slash, 1,
+                        kMaxInt32);
+    case Kind::kRandomBlocks:
+    case Kind::kOracle:
+      return CheckShare("block_density", spec.block_density, false, true);
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "selector.kind is ", static_cast<int>(spec.kind), ", must be 0 to 5"));
+}
+
+// What has a value beside its default, each after a space.
+std::string SizeText(const kernels::VerticalSlashSize& size) {
+  std::string text =
+      absl::StrCat(" vertical=", size.vertical, " slash=", size.slash,
+                   " forced=", size.forced_columns, ",", size.forced_distances);
+  AppendShare("mass", size.mass, &text);
+  AppendShare("threshold", size.blocks.threshold, &text);
+  if (size.blocks.count > 0) {
+    absl::StrAppend(&text, " count=", size.blocks.count);
+  }
+  if (size.blocks.correct_means) absl::StrAppend(&text, " means");
+  return text;
+}
+
+std::string KindText(const SelectorSpec& spec) {
+  using Kind = SelectorSpec::Kind;
+  switch (spec.kind) {
+    case Kind::kDense:
+      return "dense";
+    case Kind::kAShape:
+      return absl::StrCat("a_shape/1 initial=", spec.num_initial,
+                          " local=", spec.num_local);
+    case Kind::kTriShape:
+      return absl::StrCat("tri_shape/1 initial=", spec.num_initial,
+                          " local=", spec.num_local, " last=", spec.num_last);
+    case Kind::kDynamic:
+      return absl::StrCat(
+          "vertical_slash/4",
+          spec.head_sizes.empty()
+              ? SizeText(spec.vertical_slash)
+              : absl::StrCat(" heads=", spec.head_sizes.digest().Hex()));
+    case Kind::kRandomBlocks: {
+      std::string text = absl::StrCat("random_blocks/1 seed=", spec.seed);
+      AppendShare("density", spec.block_density, &text);
+      return text;
+    }
+    case Kind::kOracle: {
+      std::string text = "oracle/1";
+      AppendShare("density", spec.block_density, &text);
+      return text;
+    }
+  }
+  OVERTURE_CHECK(false);  // REQUIRES Validate(spec).ok()
 }
 
 }  // namespace
 
 absl::Status Validate(const SelectorSpec& spec) {
-  constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
-  switch (spec.kind) {
-    case SelectorSpec::Kind::kDense:
-      return absl::OkStatus();
-    case SelectorSpec::Kind::kAShape:
-      OVERTURE_RETURN_IF_ERROR(
-          CheckRange("num_initial", spec.num_initial, 0, kMax));
-      return CheckRange("num_local", spec.num_local, 1, kMax);
-    case SelectorSpec::Kind::kVerticalSlash:
-      if (spec.head_sizes.empty()) {
-        const kernels::VerticalSlashSize& size = spec.vertical_slash;
-        OVERTURE_RETURN_IF_ERROR(
-            CheckRange("vertical_slash.vertical", size.vertical, 1, kMax));
-        OVERTURE_RETURN_IF_ERROR(
-            CheckRange("vertical_slash.slash", size.slash, 1, kMax));
-        // The policy's text does not name them.
-        constexpr kernels::VerticalSlashSize kDefault;
-        if (size.forced_columns != kDefault.forced_columns ||
-            size.forced_distances != kDefault.forced_distances) {
-          return absl::InvalidArgumentError(absl::StrCat(
-              "selector.vertical_slash forces ", size.forced_columns,
-              " columns and ", size.forced_distances,
-              " distances, one size for all heads must force ",
-              kDefault.forced_columns, " and ", kDefault.forced_distances));
-        }
-      }
-      OVERTURE_RETURN_IF_ERROR(CheckRange("segment_tokens", spec.segment_tokens,
-                                          kTokensPerBlock, kMaxSegmentTokens));
-      if (spec.segment_tokens % kTokensPerBlock != 0) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("selector.segment_tokens is ", spec.segment_tokens,
-                         ", must be a multiple of ", kTokensPerBlock));
-      }
-      return absl::OkStatus();
-  }
-  return absl::InvalidArgumentError(absl::StrCat(
-      "selector.kind is ", static_cast<int>(spec.kind), ", must be 0 to 2"));
+  OVERTURE_RETURN_IF_ERROR(CheckKind(spec));
+  OVERTURE_RETURN_IF_ERROR(
+      CheckShare("skip_threshold", spec.skip_threshold, true, false));
+  if (spec.kind == SelectorSpec::Kind::kDense) return absl::OkStatus();
+  OVERTURE_RETURN_IF_ERROR(
+      CheckRange("dense_until", spec.dense_until, 0, kMaxInt32));
+  OVERTURE_RETURN_IF_ERROR(CheckBlockMultiple("dense_until", spec.dense_until));
+  if (IsTokenPure(spec)) return absl::OkStatus();
+  OVERTURE_RETURN_IF_ERROR(CheckRange("segment_tokens", spec.segment_tokens,
+                                      kTokensPerBlock, kMaxSegmentTokens));
+  return CheckBlockMultiple("segment_tokens", spec.segment_tokens);
 }
 
 absl::Status Validate(const SelectorSpec& spec, const ModelConfig& config) {
@@ -86,17 +155,16 @@ absl::Status Validate(const SelectorSpec& spec, const ModelConfig& config) {
 }
 
 std::string PolicyText(const SelectorSpec& spec) {
-  switch (spec.kind) {
-    case SelectorSpec::Kind::kDense:
-      return "dense";
-    case SelectorSpec::Kind::kAShape:
-      return absl::StrCat("a_shape/1 initial=", spec.num_initial,
-                          " local=", spec.num_local);
-    case SelectorSpec::Kind::kVerticalSlash:
-      return absl::StrCat("vertical_slash/3 ", SizesText(spec),
-                          " segment=", spec.segment_tokens, " pure aligned");
+  std::string text = KindText(spec);
+  if (!IsTokenPure(spec)) {
+    absl::StrAppend(&text, " segment=", spec.segment_tokens,
+                    spec.whole_prompt ? " whole_prompt impure" : " pure");
   }
-  OVERTURE_CHECK(false);  // REQUIRES Validate(spec).ok()
+  if (spec.kind != SelectorSpec::Kind::kDense && spec.dense_until > 0) {
+    absl::StrAppend(&text, " dense_until=", spec.dense_until);
+  }
+  AppendShare("skip", spec.skip_threshold, &text);
+  return text;
 }
 
 std::vector<kernels::VerticalSlashSize> SizesOfLayer(const SelectorSpec& spec,
@@ -110,6 +178,11 @@ std::vector<kernels::VerticalSlashSize> SizesOfLayer(const SelectorSpec& spec,
   return {sizes.begin(), sizes.end()};
 }
 
+absl::Status NotYet(absl::string_view field) {
+  return absl::UnimplementedError(absl::StrCat(
+      "selector.", field, " is not implemented by this back end yet"));
+}
+
 SegmentRule SegmentsOf(const SelectorSpec& spec) {
   const int64_t tokens = spec.segment_tokens;
   return {
@@ -119,7 +192,9 @@ SegmentRule SegmentsOf(const SelectorSpec& spec) {
 }
 
 bool IsTokenPure(const SelectorSpec& spec) {
-  return spec.kind != SelectorSpec::Kind::kVerticalSlash;
+  using Kind = SelectorSpec::Kind;
+  return spec.kind == Kind::kDense || spec.kind == Kind::kAShape ||
+         spec.kind == Kind::kRandomBlocks;
 }
 
 }  // namespace overture::engine

@@ -15,6 +15,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "base/status_macros.h"
+#include "proto/selector_text.h"
 #include "service/convert.h"
 
 namespace overture::service {
@@ -161,12 +162,13 @@ constexpr Option kOptions[] = {
      "Longer: slower workers; shorter: sooner evictable"},
     {"selector", "dense",
      [](absl::string_view v, Config* c) -> absl::Status {
-       OVERTURE_ASSIGN_OR_RETURN(c->selector, ParseSelector(v));
-       return absl::OkStatus();
+       OVERTURE_ASSIGN_OR_RETURN(c->selector, v1::ParseSelector(v));
+       // Its limits; sizes per head are not read yet.
+       if (c->selector.vertical_slash().per_head()) return absl::OkStatus();
+       return SelectorFromProto(c->selector, {}, {}).status();
      },
-     "attention of requests that name none: dense,\n"
-     "a_shape[:initial,local], vertical_slash[:v,s] or\n"
-     "vertical_slash:per_head"},
+     "attention of requests that name none; forms:\n"
+     "docs/operations.md"},
     {"minference_config", "",
      [](absl::string_view v, Config* c) {
        c->minference_config = std::string(v);
@@ -436,45 +438,6 @@ absl::StatusOr<int64_t> ParseBytes(absl::string_view text) {
         "must be bytes such as 536870912, 512MiB or 20GiB");
   }
   return value << shift;
-}
-
-absl::StatusOr<v1::Selector> ParseSelector(absl::string_view text) {
-  v1::Selector selector;
-  if (text == "vertical_slash:per_head") {
-    selector.mutable_vertical_slash()->set_per_head(true);
-    return selector;
-  }
-  const std::vector<absl::string_view> parts = absl::StrSplit(text, ':');
-  engine::SelectorSpec spec;
-  int32_t* first = nullptr;
-  int32_t* second = nullptr;
-  if (parts[0] == "dense") {
-    spec.kind = engine::SelectorSpec::Kind::kDense;
-  } else if (parts[0] == "a_shape") {
-    spec.kind = engine::SelectorSpec::Kind::kAShape;
-    first = &spec.num_initial;
-    second = &spec.num_local;
-  } else if (parts[0] == "vertical_slash") {
-    spec.kind = engine::SelectorSpec::Kind::kVerticalSlash;
-    first = &spec.vertical_slash.vertical;
-    second = &spec.vertical_slash.slash;
-  } else {
-    return absl::InvalidArgumentError(
-        "must be dense, a_shape[:initial,local], "
-        "vertical_slash[:vertical,slash] or vertical_slash:per_head");
-  }
-  if (parts.size() > 1) {
-    const std::vector<absl::string_view> sizes = absl::StrSplit(parts[1], ',');
-    if (parts.size() > 2 || first == nullptr || sizes.size() != 2 ||
-        !absl::SimpleAtoi(sizes[0], first) ||
-        !absl::SimpleAtoi(sizes[1], second)) {
-      return absl::InvalidArgumentError(
-          "must be two whole numbers after the colon");
-    }
-  }
-  OVERTURE_RETURN_IF_ERROR(engine::Validate(spec));
-  SelectorToProto(spec, &selector);
-  return selector;
 }
 
 }  // namespace overture::service

@@ -79,8 +79,4 @@ bool IsLocalAddress(absl::string_view address);
 // "512", "64KiB", "20GiB": bytes.
 absl::StatusOr<int64_t> ParseBytes(absl::string_view text);
 
-// "dense", "a_shape[:initial,local]", "vertical_slash[:vertical,slash]",
-// "vertical_slash:per_head".
-absl::StatusOr<v1::Selector> ParseSelector(absl::string_view text);
-
 }  // namespace overture::service

@@ -11,44 +11,146 @@ static_assert(static_cast<int>(DType::kF32) == v1::DTYPE_F32);
 static_assert(static_cast<int>(DType::kF16) == v1::DTYPE_F16);
 static_assert(static_cast<int>(DType::kBF16) == v1::DTYPE_BF16);
 
+namespace {
+
+using Kind = engine::SelectorSpec::Kind;
+using VerticalSlashSize = kernels::VerticalSlashSize;
+
+// What Blocks keeps where a message does not say.
+constexpr float kBlockThreshold = 0.1f;
+constexpr int32_t kBlocksInitial = 256;
+constexpr int32_t kBlocksLocal = 512;
+
+template <typename T>
+void SetUnlessZero(T value, T* field) {
+  if (value != 0) *field = value;
+}
+
+absl::Status SizesFromProto(const v1::Selector::VerticalSlash& in,
+                            const engine::HeadSizes& head_sizes,
+                            engine::SelectorSpec* spec) {
+  spec->whole_prompt = in.whole_prompt();
+  if (in.per_head()) {
+    v1::Selector::VerticalSlash alone;
+    alone.set_per_head(true);
+    alone.set_whole_prompt(in.whole_prompt());
+    if (in.SerializeAsString() != alone.SerializeAsString()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "selector.vertical_slash: per_head and sizes (vertical ",
+          in.vertical(), ", slash ", in.slash(), ", mass ", in.mass(),
+          ", threshold ", in.threshold(), ", count ", in.count(),
+          ", correct_means ", in.correct_means(), ") exclude each other"));
+    }
+    if (head_sizes.empty()) {
+      return absl::FailedPreconditionError(
+          "selector.vertical_slash.per_head: this server holds no sizes "
+          "per head, it was started without minference_config");
+    }
+    spec->head_sizes = head_sizes;
+    return absl::OkStatus();
+  }
+  VerticalSlashSize& size = spec->vertical_slash;
+  SetUnlessZero(in.vertical(), &size.vertical);
+  SetUnlessZero(in.slash(), &size.slash);
+  size.mass = in.mass();
+  size.blocks.threshold = in.threshold();
+  size.blocks.count = in.count();
+  size.blocks.correct_means = in.correct_means();
+  return absl::OkStatus();
+}
+
+VerticalSlashSize BlocksFromProto(const v1::Selector::Blocks& in) {
+  int32_t num_initial = kBlocksInitial;
+  int32_t num_local = kBlocksLocal;
+  SetUnlessZero(in.num_initial(), &num_initial);
+  SetUnlessZero(in.num_local(), &num_local);
+  VerticalSlashSize size = kernels::StaticSize(num_initial, num_local);
+  size.blocks.threshold = in.threshold();
+  size.blocks.count = in.count();
+  if (in.threshold() == 0 && in.count() == 0) {
+    size.blocks.threshold = kBlockThreshold;
+  }
+  size.blocks.correct_means = in.correct_means();
+  return size;
+}
+
+void SizesToProto(const engine::SelectorSpec& spec, v1::Selector* selector) {
+  const VerticalSlashSize& size = spec.vertical_slash;
+  constexpr VerticalSlashSize kDefault;
+  // Only Blocks says how many are forced.
+  if (size.forced_columns != kDefault.forced_columns ||
+      size.forced_distances != kDefault.forced_distances) {
+    v1::Selector::Blocks* out = selector->mutable_blocks();
+    out->set_threshold(size.blocks.threshold);
+    out->set_count(size.blocks.count);
+    out->set_correct_means(size.blocks.correct_means);
+    out->set_num_initial(size.vertical);
+    out->set_num_local(size.slash);
+    return;
+  }
+  v1::Selector::VerticalSlash* out = selector->mutable_vertical_slash();
+  out->set_whole_prompt(spec.whole_prompt);
+  if (!spec.head_sizes.empty()) {
+    out->set_per_head(true);
+    return;
+  }
+  out->set_vertical(size.vertical);
+  out->set_slash(size.slash);
+  out->set_mass(size.mass);
+  out->set_threshold(size.blocks.threshold);
+  out->set_count(size.blocks.count);
+  out->set_correct_means(size.blocks.correct_means);
+}
+
+}  // namespace
+
 absl::StatusOr<engine::SelectorSpec> SelectorFromProto(
     const v1::Selector& selector, const engine::SelectorSpec& fallback,
     const engine::HeadSizes& head_sizes) {
-  using Kind = engine::SelectorSpec::Kind;
   engine::SelectorSpec spec;
   spec.segment_tokens = fallback.segment_tokens;
+  spec.dense_until = selector.has_dense_until() ? selector.dense_until()
+                                                : fallback.dense_until;
+  spec.skip_threshold = selector.skip_threshold();
   switch (selector.kind_case()) {
     case v1::Selector::KIND_NOT_SET:
+      if (selector.ByteSizeLong() > 0) {
+        return absl::InvalidArgumentError(
+            "selector: dense_until or skip_threshold without a kind");
+      }
       return fallback;
     case v1::Selector::kDense:
-      spec.kind = Kind::kDense;
+      spec.dense_until = 0;
       break;
     case v1::Selector::kAShape:
       spec.kind = Kind::kAShape;
       spec.num_initial = selector.a_shape().num_initial();
       spec.num_local = selector.a_shape().num_local();
       break;
-    case v1::Selector::kVerticalSlash: {
-      spec.kind = Kind::kVerticalSlash;
-      const auto& size = selector.vertical_slash();
-      if (size.per_head()) {
-        if (size.vertical() != 0 || size.slash() != 0) {
-          return absl::InvalidArgumentError(absl::StrCat(
-              "selector.vertical_slash: per_head and sizes (vertical ",
-              size.vertical(), ", slash ", size.slash(),
-              ") exclude each other"));
-        }
-        if (head_sizes.empty()) {
-          return absl::FailedPreconditionError(
-              "selector.vertical_slash.per_head: this server holds no sizes "
-              "per head, it was started without minference_config");
-        }
-        spec.head_sizes = head_sizes;
-      }
-      if (size.vertical() != 0) spec.vertical_slash.vertical = size.vertical();
-      if (size.slash() != 0) spec.vertical_slash.slash = size.slash();
+    case v1::Selector::kTriShape:
+      spec.kind = Kind::kTriShape;
+      spec.num_initial = selector.tri_shape().num_initial();
+      spec.num_local = selector.tri_shape().num_local();
+      SetUnlessZero(selector.tri_shape().num_last(), &spec.num_last);
       break;
-    }
+    case v1::Selector::kVerticalSlash:
+      spec.kind = Kind::kDynamic;
+      OVERTURE_RETURN_IF_ERROR(
+          SizesFromProto(selector.vertical_slash(), head_sizes, &spec));
+      break;
+    case v1::Selector::kBlocks:
+      spec.kind = Kind::kDynamic;
+      spec.vertical_slash = BlocksFromProto(selector.blocks());
+      break;
+    case v1::Selector::kRandomBlocks:
+      spec.kind = Kind::kRandomBlocks;
+      spec.block_density = selector.random_blocks().density();
+      spec.seed = selector.random_blocks().seed();
+      break;
+    case v1::Selector::kOracle:
+      spec.kind = Kind::kOracle;
+      spec.block_density = selector.oracle().density();
+      break;
   }
   OVERTURE_RETURN_IF_ERROR(WithContext(engine::Validate(spec), "selector"));
   return spec;
@@ -56,21 +158,30 @@ absl::StatusOr<engine::SelectorSpec> SelectorFromProto(
 
 void SelectorToProto(const engine::SelectorSpec& spec, v1::Selector* out) {
   out->Clear();
+  out->set_skip_threshold(spec.skip_threshold);
+  if (spec.kind != Kind::kDense) out->set_dense_until(spec.dense_until);
   switch (spec.kind) {
-    case engine::SelectorSpec::Kind::kDense:
+    case Kind::kDense:
       out->mutable_dense();
       break;
-    case engine::SelectorSpec::Kind::kAShape:
+    case Kind::kAShape:
       out->mutable_a_shape()->set_num_initial(spec.num_initial);
       out->mutable_a_shape()->set_num_local(spec.num_local);
       break;
-    case engine::SelectorSpec::Kind::kVerticalSlash:
-      if (!spec.head_sizes.empty()) {
-        out->mutable_vertical_slash()->set_per_head(true);
-        break;
-      }
-      out->mutable_vertical_slash()->set_vertical(spec.vertical_slash.vertical);
-      out->mutable_vertical_slash()->set_slash(spec.vertical_slash.slash);
+    case Kind::kTriShape:
+      out->mutable_tri_shape()->set_num_initial(spec.num_initial);
+      out->mutable_tri_shape()->set_num_local(spec.num_local);
+      out->mutable_tri_shape()->set_num_last(spec.num_last);
+      break;
+    case Kind::kDynamic:
+      SizesToProto(spec, out);
+      break;
+    case Kind::kRandomBlocks:
+      out->mutable_random_blocks()->set_density(spec.block_density);
+      out->mutable_random_blocks()->set_seed(spec.seed);
+      break;
+    case Kind::kOracle:
+      out->mutable_oracle()->set_density(spec.block_density);
       break;
   }
 }

@@ -1,11 +1,14 @@
 #include "service/session_record.h"
 
 #include <type_traits>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/hash.h"
 #include "base/status_macros.h"
+#include "overture/v1/common.pb.h"
+#include "service/convert.h"
 
 namespace overture::service {
 namespace {
@@ -37,13 +40,51 @@ T Take(absl::string_view& bytes) {
 
 constexpr size_t kDigestBytes = sizeof(Sha256Digest::bytes);
 
-// Without tokens. Version 1 had no digest.
+// Without tokens, and from version 3 on without the selector's message.
 constexpr size_t FixedBodyBytes(uint16_t version) {
-  return 8 + 4 + 8 + 8 + 4 + 4 * 4 + 8 + 8 + (version > 1 ? kDigestBytes : 0);
+  constexpr size_t kAlways = 8 + 4 + 8 + 8 + 8 + 8;
+  switch (version) {
+    case 1:
+      return kAlways + 5 * 4;
+    case 2:
+      return kAlways + 5 * 4 + kDigestBytes;
+    default:
+      return kAlways + 4 + kDigestBytes;
+  }
 }
 
 absl::Status Damaged(absl::string_view what) {
   return absl::DataLossError(absl::StrCat("session record: ", what));
+}
+
+// Kind and sizes as versions 1 and 2 have them.
+absl::Status TakeOldSelector(absl::string_view& bytes,
+                             engine::SelectorSpec* selector) {
+  using Kind = engine::SelectorSpec::Kind;
+  const uint32_t kind = Take<uint32_t>(bytes);
+  if (kind > static_cast<uint32_t>(Kind::kDynamic)) {
+    return Damaged(absl::StrCat("selector kind ", kind));
+  }
+  selector->kind = static_cast<Kind>(kind);
+  selector->num_initial = Take<int32_t>(bytes);
+  selector->num_local = Take<int32_t>(bytes);
+  selector->vertical_slash.vertical = Take<int32_t>(bytes);
+  selector->vertical_slash.slash = Take<int32_t>(bytes);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<v1::Selector> TakeMessage(absl::string_view& bytes) {
+  const uint32_t size = Take<uint32_t>(bytes);
+  // What follows has a fixed part, of which the caller has checked the bytes
+  // together with this message's.
+  v1::Selector message;
+  if (size > bytes.size() ||
+      !message.ParseFromArray(bytes.data(), static_cast<int>(size)) ||
+      message.kind_case() == v1::Selector::KIND_NOT_SET) {
+    return Damaged("selector");
+  }
+  bytes.remove_prefix(size);
+  return message;
 }
 
 }  // namespace
@@ -57,11 +98,11 @@ std::string EncodeSessionRecord(const SessionRecord& record) {
   Put<int64_t>(body, record.created_unix_ms);
   Put<int64_t>(body, record.updated_unix_ms);
   const engine::SelectorSpec& selector = record.selector;
-  Put<uint32_t>(body, static_cast<uint32_t>(selector.kind));
-  Put<int32_t>(body, selector.num_initial);
-  Put<int32_t>(body, selector.num_local);
-  Put<int32_t>(body, selector.vertical_slash.vertical);
-  Put<int32_t>(body, selector.vertical_slash.slash);
+  v1::Selector message;
+  SelectorToProto(selector, &message);
+  const std::string message_bytes = message.SerializeAsString();
+  Put<uint32_t>(body, static_cast<uint32_t>(message_bytes.size()));
+  body += message_bytes;
   Put<int64_t>(body, selector.segment_tokens);
   const Sha256Digest digest = selector.head_sizes.digest();
   body.append(digest.AsStringView().data(), kDigestBytes);
@@ -100,23 +141,21 @@ absl::StatusOr<SessionRecord> DecodeSessionRecord(
   record.created_unix_ms = Take<int64_t>(bytes);
   record.updated_unix_ms = Take<int64_t>(bytes);
   engine::SelectorSpec& selector = record.selector;
-  const uint32_t kind = Take<uint32_t>(bytes);
-  if (kind >
-      static_cast<uint32_t>(engine::SelectorSpec::Kind::kVerticalSlash)) {
-    return Damaged(absl::StrCat("selector kind ", kind));
+  v1::Selector message;
+  if (version < 3) {
+    OVERTURE_RETURN_IF_ERROR(TakeOldSelector(bytes, &selector));
+  } else {
+    OVERTURE_ASSIGN_OR_RETURN(message, TakeMessage(bytes));
+    if (bytes.size() < 8 + kDigestBytes + 8) return Damaged("short body");
   }
-  selector.kind = static_cast<engine::SelectorSpec::Kind>(kind);
-  selector.num_initial = Take<int32_t>(bytes);
-  selector.num_local = Take<int32_t>(bytes);
-  selector.vertical_slash.vertical = Take<int32_t>(bytes);
-  selector.vertical_slash.slash = Take<int32_t>(bytes);
   selector.segment_tokens = Take<int64_t>(bytes);
+  engine::HeadSizes sizes;
   if (version > 1) {
     OVERTURE_ASSIGN_OR_RETURN(const Sha256Digest digest,
                               DigestFromBytes(bytes.substr(0, kDigestBytes)));
     bytes.remove_prefix(kDigestBytes);
     if (digest == head_sizes.digest()) {
-      selector.head_sizes = head_sizes;
+      sizes = head_sizes;
     } else if (digest != Sha256Digest()) {
       return absl::FailedPreconditionError(absl::StrCat(
           "session record: runs by sizes per head with digest ", digest.Hex(),
@@ -125,6 +164,14 @@ absl::StatusOr<SessionRecord> DecodeSessionRecord(
               : absl::StrCat(", this server's are ", head_sizes.digest().Hex()),
           "; start it with the minference_config of then"));
     }
+  }
+  if (version < 3) {
+    selector.head_sizes = std::move(sizes);
+  } else {
+    absl::StatusOr<engine::SelectorSpec> spec =
+        SelectorFromProto(message, selector, sizes);
+    if (!spec.ok()) return Damaged(spec.status().message());
+    selector = *std::move(spec);
   }
   const uint64_t num_tokens = Take<uint64_t>(bytes);
   if (bytes.size() % 4 != 0 || num_tokens != bytes.size() / 4) {

@@ -18,7 +18,7 @@
 namespace overture::service {
 
 // Do not reuse a number; add versions at the end.
-inline constexpr uint16_t kSessionRecordVersion = 2;
+inline constexpr uint16_t kSessionRecordVersion = 3;
 
 struct SessionRecord {
   // Random, made at creation: a session that was deleted and made again under
@@ -34,7 +34,7 @@ struct SessionRecord {
 
 std::string EncodeSessionRecord(const SessionRecord& record);
 // The bytes name sizes per head by their digest: `head_sizes` are the server's,
-// empty if it holds none. Reads version 1, too.
+// empty if it holds none. Reads versions 1 and 2, too.
 absl::StatusOr<SessionRecord> DecodeSessionRecord(
     absl::string_view bytes, const engine::HeadSizes& head_sizes = {});
 

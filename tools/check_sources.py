@@ -19,6 +19,7 @@ import sys
 # bench/ may include anything, except that only tests/ may include tests/.
 ARROWS = {
     "base": {"base"},
+    "proto": {"proto", "base"},
     "kernels": {"kernels", "base"},
     "compress": {"compress", "kernels", "base"},
     "cache": {"cache", "base"},
@@ -84,6 +85,8 @@ COVERED_BY = {
     "engine/cpu_prefill.cc": "tests/engine/cpu_backend_test.cc",
     "engine/cpu_row_audit.cc": "tests/engine/cpu_backend_test.cc",
     "engine/cuda_prefill.cc": "tests/engine/cuda_backend_test.cc",
+    # Asked by the layer loop alone, one suite for both.
+    "engine/cpu_selector.cc": "tests/engine/cpu_backend_test.cc",
     # What the back ends share, seen through the first of them.
     "engine/backend.cc": "tests/engine/cpu_backend_test.cc",
     "engine/fused_weights.cc": "tests/engine/cpu_weights_test.cc",

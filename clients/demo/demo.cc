@@ -23,6 +23,7 @@
 #include "clients/tool/prefill_run.h"
 #include "clients/tool/request_text.h"
 #include "clients/tool/server_process.h"
+#include "proto/selector_text.h"
 
 namespace overture::clients {
 namespace {
@@ -191,7 +192,7 @@ class Demo {
     request.mutable_tokens()->mutable_ids()->Add(prompt_.begin(),
                                                  prompt_.end());
     OVERTURE_ASSIGN_OR_RETURN(*request.mutable_selector(),
-                              ParseSelector(options_.selector));
+                              v1::ParseSelector(options_.selector));
     OVERTURE_ASSIGN_OR_RETURN(PrefillResult result,
                               Prefill("vertical-slash, cold", request));
     return Answer("vertical-slash, full KV", options_.question, result, "full")

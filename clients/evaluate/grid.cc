@@ -13,6 +13,7 @@
 #include "absl/strings/str_split.h"
 #include "base/status_macros.h"
 #include "clients/tool/request_text.h"
+#include "proto/selector_text.h"
 
 namespace overture::clients {
 namespace {
@@ -80,7 +81,7 @@ absl::Status CheckConfigurations(const std::vector<std::string>& selectors,
                                  const std::vector<std::string>& views,
                                  const std::vector<std::string>& questions) {
   for (const std::string& selector : selectors) {
-    OVERTURE_RETURN_IF_ERROR(ParseSelector(selector).status());
+    OVERTURE_RETURN_IF_ERROR(v1::ParseSelector(selector).status());
   }
   for (const std::string& view : views) {
     if (view != kFull) OVERTURE_RETURN_IF_ERROR(ParseView(view).status());

@@ -7,6 +7,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "base/status_macros.h"
 #include "clients/tool/request_text.h"
+#include "proto/selector_text.h"
 
 namespace overture::clients {
 namespace {
@@ -57,7 +58,7 @@ absl::StatusOr<PrefillResult> Runner::Prefill(
   request.mutable_tokens()->mutable_ids()->Add(prompt.prefill.begin(),
                                                prompt.prefill.end());
   OVERTURE_ASSIGN_OR_RETURN(*request.mutable_selector(),
-                            ParseSelector(configuration.selector));
+                            v1::ParseSelector(configuration.selector));
   if (configuration.view != kFull) {
     OVERTURE_ASSIGN_OR_RETURN(*request.mutable_view(),
                               ParseView(configuration.view));

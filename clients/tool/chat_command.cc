@@ -18,6 +18,7 @@
 #include "clients/tool/decode_run.h"
 #include "clients/tool/prefill_run.h"
 #include "clients/tool/request_text.h"
+#include "proto/selector_text.h"
 
 namespace overture::clients {
 namespace {
@@ -54,7 +55,7 @@ class Conversation {
     request.set_id(options_.session);
     if (!options_.selector.empty()) {
       OVERTURE_ASSIGN_OR_RETURN(*request.mutable_selector(),
-                                ParseSelector(options_.selector));
+                                v1::ParseSelector(options_.selector));
     }
     OVERTURE_ASSIGN_OR_RETURN(v1::Session session,
                               client_.CreateSession(request));

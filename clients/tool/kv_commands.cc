@@ -14,6 +14,7 @@
 #include "clients/tool/common_flags.h"
 #include "clients/tool/request_text.h"
 #include "nlohmann/json.hpp"
+#include "proto/selector_text.h"
 
 namespace overture::clients {
 namespace {
@@ -21,25 +22,6 @@ namespace {
 std::string LayoutText(const v1::KvLayout& layout) {
   const absl::StatusOr<KvLayout> known = LayoutFromProto(layout);
   return known.ok() ? ToString(*known) : std::string(known.status().message());
-}
-
-std::string SelectorText(const v1::Selector& selector) {
-  switch (selector.kind_case()) {
-    case v1::Selector::kDense:
-      return "dense";
-    case v1::Selector::kAShape:
-      return absl::StrCat("a_shape:", selector.a_shape().num_initial(), ",",
-                          selector.a_shape().num_local());
-    case v1::Selector::kVerticalSlash:
-      if (selector.vertical_slash().per_head()) {
-        return "vertical_slash:per_head";
-      }
-      return absl::StrCat(
-          "vertical_slash:", selector.vertical_slash().vertical(), ",",
-          selector.vertical_slash().slash());
-    default:
-      return "default";
-  }
 }
 
 }  // namespace
@@ -65,7 +47,7 @@ absl::Status RunLookup(CommandArgs args) {
   request.mutable_token_ids()->Add(prompt.ids.begin(), prompt.ids.end());
   if (!selector.empty()) {
     OVERTURE_ASSIGN_OR_RETURN(*request.mutable_selector(),
-                              ParseSelector(selector));
+                              v1::ParseSelector(selector));
   }
   OVERTURE_ASSIGN_OR_RETURN(auto client, server.Connect());
   OVERTURE_ASSIGN_OR_RETURN(v1::LookupResponse response,
@@ -182,7 +164,7 @@ absl::Status RunSessions(CommandArgs args) {
     request.set_id(create);
     if (!selector.empty()) {
       OVERTURE_ASSIGN_OR_RETURN(*request.mutable_selector(),
-                                ParseSelector(selector));
+                                v1::ParseSelector(selector));
     }
     OVERTURE_RETURN_IF_ERROR(
         client->CreateSession(request, server.call()).status());
@@ -196,7 +178,7 @@ absl::Status RunSessions(CommandArgs args) {
   for (const v1::Session& session : sessions) {
     if (server.json) {
       list.push_back({{"id", session.id()},
-                      {"selector", SelectorText(session.selector())},
+                      {"selector", v1::SelectorText(session.selector())},
                       {"num_tokens", session.num_tokens()},
                       {"num_turns", session.num_turns()},
                       {"created_unix_ms", session.created_unix_ms()},
@@ -204,7 +186,7 @@ absl::Status RunSessions(CommandArgs args) {
     } else {
       absl::PrintF("%s  %d tokens, %d turns, %s\n", session.id(),
                    session.num_tokens(), session.num_turns(),
-                   SelectorText(session.selector()));
+                   v1::SelectorText(session.selector()));
     }
   }
   if (server.json) PrintJson(list);
@@ -238,7 +220,7 @@ absl::Status RunInfo(CommandArgs args) {
            {"backend", model.backend()}}},
          {"numerics", info.numerics()},
          {"max_prompt_tokens", info.max_prompt_tokens()},
-         {"default_selector", SelectorText(info.default_selector())},
+         {"default_selector", v1::SelectorText(info.default_selector())},
          {"head_sizes_digest",
           absl::BytesToHexString(info.head_sizes_digest())},
          {"store", info.store()},
@@ -266,7 +248,7 @@ absl::Status RunInfo(CommandArgs args) {
   absl::PrintF("KV         %s\n", LayoutText(model.kv_layout()));
   absl::PrintF("limits     %d tokens per prompt\n", info.max_prompt_tokens());
   absl::PrintF("attention  %s unless asked otherwise, %s\n",
-               SelectorText(info.default_selector()),
+               v1::SelectorText(info.default_selector()),
                info.head_sizes_digest().empty() ? "no sizes per head"
                                                 : "sizes per head on request");
   absl::PrintF("store      %s: %d spans, %s of %s, %d sessions\n", info.store(),

@@ -8,6 +8,7 @@
 #include "clients/tool/prefill_run.h"
 #include "clients/tool/request_text.h"
 #include "nlohmann/json.hpp"
+#include "proto/selector_text.h"
 
 namespace overture::clients {
 
@@ -57,7 +58,7 @@ absl::Status RunPrefill(CommandArgs args) {
   }
   if (!selector.empty()) {
     OVERTURE_ASSIGN_OR_RETURN(*request.mutable_selector(),
-                              ParseSelector(selector));
+                              v1::ParseSelector(selector));
   }
   if (!view.empty()) {
     OVERTURE_ASSIGN_OR_RETURN(*request.mutable_view(), ParseView(view));

@@ -44,41 +44,6 @@ absl::StatusOr<int32_t> ParseSize(absl::string_view whole,
 
 }  // namespace
 
-absl::StatusOr<v1::Selector> ParseSelector(absl::string_view text) {
-  const auto [name, arguments] = Split(text);
-  v1::Selector selector;
-  if (name == "dense" && arguments.empty()) {
-    selector.mutable_dense();
-    return selector;
-  }
-  if (name == "vertical_slash" && arguments.size() == 1 &&
-      arguments[0] == "per_head") {
-    selector.mutable_vertical_slash()->set_per_head(true);
-    return selector;
-  }
-  const bool two = arguments.size() == 2;
-  int32_t first = 0;
-  int32_t second = 0;
-  if (two) {
-    OVERTURE_ASSIGN_OR_RETURN(first, ParseSize(text, arguments[0]));
-    OVERTURE_ASSIGN_OR_RETURN(second, ParseSize(text, arguments[1]));
-  }
-  if (name == "a_shape" && two) {
-    selector.mutable_a_shape()->set_num_initial(first);
-    selector.mutable_a_shape()->set_num_local(second);
-    return selector;
-  }
-  if (name == "vertical_slash" && (two || arguments.empty())) {
-    selector.mutable_vertical_slash()->set_vertical(first);
-    selector.mutable_vertical_slash()->set_slash(second);
-    return selector;
-  }
-  return absl::InvalidArgumentError(
-      absl::StrCat("selector '", text,
-                   "' must be dense, a_shape:INITIAL,LOCAL, vertical_slash, "
-                   "vertical_slash:VERTICAL,SLASH or vertical_slash:per_head"));
-}
-
 absl::StatusOr<v1::ViewSpec> ParseView(absl::string_view text) {
   const auto [name, arguments] = Split(text);
   if (name != "snapkv" || arguments.size() > 4) {

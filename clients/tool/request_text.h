@@ -1,4 +1,5 @@
 // What people write on a command line, as the wire's messages, and back.
+// Selectors: proto/selector_text.h.
 // Thread-safe: no state. Errors: INVALID_ARGUMENT naming the text and what is
 // accepted; the server checks the limits.
 #pragma once
@@ -12,10 +13,6 @@
 #include "overture/v1/common.pb.h"
 
 namespace overture::clients {
-
-// "dense", "a_shape:INITIAL,LOCAL", "vertical_slash:VERTICAL,SLASH"; without
-// numbers the server's defaults.
-absl::StatusOr<v1::Selector> ParseSelector(absl::string_view text);
 
 // "snapkv:WINDOW,CAPACITY,POOLING,WIDTH"; pooling is "max" or "average";
 // numbers may be left out from the right, as in "snapkv" or "snapkv:32,512".

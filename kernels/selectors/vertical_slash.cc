@@ -229,6 +229,27 @@ VerticalSlashSize StaticSize(int32_t num_initial, int32_t num_local) {
           .forced_distances = num_local};
 }
 
+absl::Status Validate(const VerticalSlashSize& size) {
+  struct Count {
+    absl::string_view name;
+    int32_t value;
+    int32_t least;
+  };
+  for (const Count& count :
+       {Count{"vertical", size.vertical, 0}, Count{"slash", size.slash, 0},
+        Count{"forced_columns", size.forced_columns, 0},
+        Count{"forced_distances", size.forced_distances, 1}}) {
+    if (count.value >= count.least) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        count.name, " is ", count.value, ", must be at least ", count.least));
+  }
+  if (!(size.mass >= 0 && size.mass <= 1)) {  // or a NaN
+    return absl::InvalidArgumentError(
+        absl::StrCat("mass is ", size.mass, ", must be within [0, 1]"));
+  }
+  return WithContext(Validate(size.blocks), "blocks");
+}
+
 bool IsStatic(const VerticalSlashSize& size) {
   return size.vertical == size.forced_columns &&
          size.slash == size.forced_distances;
@@ -239,11 +260,10 @@ VerticalSlashSize Clamp(const VerticalSlashSize& size, int64_t kv_len) {
     if (!IsStatic(size)) value = std::max(value, least);
     return static_cast<int32_t>(std::min<int64_t>(kv_len, value));
   };
-  return {.vertical = clamp(size.vertical, kMinVertical),
-          .slash = clamp(size.slash, kMinSlash),
-          .forced_columns = size.forced_columns,
-          .forced_distances = size.forced_distances,
-          .mass = size.mass};
+  VerticalSlashSize clamped = size;
+  clamped.vertical = clamp(size.vertical, kMinVertical);
+  clamped.slash = clamp(size.slash, kMinSlash);
+  return clamped;
 }
 
 VerticalSlashIndex SelectVerticalSlash(absl::Span<const float> column_sums,

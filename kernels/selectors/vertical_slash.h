@@ -11,15 +11,18 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "kernels/selectors/block_scores.h"
 #include "kernels/selectors/static_plans.h"
 #include "kernels/tile_plan.h"
 
 namespace overture::kernels {
 
-// How much one head keeps. The forced columns [0, forced_columns) and distances
-// [0, forced_distances) come before all others, whatever the probe says.
+// How much one head keeps: columns and distances, and beside them blocks. The
+// forced columns [0, forced_columns) and distances [0, forced_distances) come
+// before all others, whatever the probe says.
 struct VerticalSlashSize {
   int32_t vertical = 1000;         // columns to keep, forced ones included
   int32_t slash = 6096;            // distances to keep, forced ones included
@@ -31,6 +34,9 @@ struct VerticalSlashSize {
   // Larger keeps more; from 1 on everything that weighs anything. Source:
   // FlexPrefill, arXiv 2502.20766, section 3.2 (its gamma), without its blocks.
   float mass = 0;
+  // Blocks that a query tile keeps beside columns and distances, by the scores
+  // of their pooled keys (hybrid.h); off by default.
+  BlockRule blocks;
   friend bool operator==(const VerticalSlashSize&,
                          const VerticalSlashSize&) = default;
 };
@@ -38,7 +44,12 @@ struct VerticalSlashSize {
 // The size of a head that looks at no probe: sinks and a sliding window, an
 // A-shape. Nothing but forced columns and distances.
 VerticalSlashSize StaticSize(int32_t num_initial, int32_t num_local);
-bool IsStatic(const VerticalSlashSize& size);
+bool IsStatic(const VerticalSlashSize& size);  // columns and distances alone
+
+// INVALID_ARGUMENT naming field, value and limit unless counts are at least 0,
+// a distance is forced (distance 0, or a row would not see its own key), mass
+// lies within [0, 1] and blocks are valid.
+absl::Status Validate(const VerticalSlashSize& size);
 
 // Number of probe rows: min(64, segment length).
 inline constexpr int32_t kProbeRows = 64;

@@ -164,7 +164,7 @@ TEST_F(StructuredModelTest, SparsePrefillComputesLessAndKeepsTheAnswer) {
   const std::vector<int32_t> tokens = model_->Prompt(kTokens);
   OVERTURE_ASSERT_OK_AND_ASSIGN(const RecordedPrefill dense,
                                 RunPrefill(*backend, tokens));
-  engine::SelectorSpec spec{.kind = engine::SelectorSpec::Kind::kVerticalSlash,
+  engine::SelectorSpec spec{.kind = engine::SelectorSpec::Kind::kDynamic,
                             .vertical_slash = {.vertical = 128, .slash = 256},
                             .segment_tokens = 1024};
   OVERTURE_ASSERT_OK_AND_ASSIGN(

@@ -19,40 +19,6 @@ using ::testing::HasSubstr;
 
 constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
 
-TEST(ParseSelectorTest, EveryKindIsRead) {
-  OVERTURE_ASSERT_OK_AND_ASSIGN(v1::Selector dense, ParseSelector("dense"));
-  EXPECT_TRUE(dense.has_dense());
-  OVERTURE_ASSERT_OK_AND_ASSIGN(v1::Selector shape,
-                                ParseSelector("a_shape:4,256"));
-  EXPECT_EQ(shape.a_shape().num_initial(), 4);
-  EXPECT_EQ(shape.a_shape().num_local(), 256);
-  OVERTURE_ASSERT_OK_AND_ASSIGN(v1::Selector slash,
-                                ParseSelector("vertical_slash:100,200"));
-  EXPECT_EQ(slash.vertical_slash().vertical(), 100);
-  EXPECT_EQ(slash.vertical_slash().slash(), 200);
-  OVERTURE_ASSERT_OK_AND_ASSIGN(v1::Selector plain,
-                                ParseSelector("vertical_slash"));
-  EXPECT_TRUE(plain.has_vertical_slash());
-  EXPECT_FALSE(plain.vertical_slash().per_head());
-  OVERTURE_ASSERT_OK_AND_ASSIGN(v1::Selector heads,
-                                ParseSelector("vertical_slash:per_head"));
-  EXPECT_TRUE(heads.vertical_slash().per_head());
-  EXPECT_EQ(heads.vertical_slash().vertical(), 0);
-}
-
-TEST(ParseSelectorTest, WhatIsNoSelectorIsNamed) {
-  for (const char* text :
-       {"", "sparse", "dense:1", "a_shape", "a_shape:1", "a_shape:1,2,3",
-        "vertical_slash:1", "a_shape:per_head"}) {
-    EXPECT_THAT(ParseSelector(text).status(),
-                StatusIs(kInvalid, HasSubstr("must be dense")))
-        << text;
-  }
-  EXPECT_THAT(ParseSelector("a_shape:x,2").status(),
-              StatusIs(kInvalid, HasSubstr("'x'")));
-  EXPECT_THAT(ParseSelector("a_shape:-1,2").status(), StatusIs(kInvalid));
-}
-
 TEST(ParseViewTest, NumbersMayBeLeftOutFromTheRight) {
   OVERTURE_ASSERT_OK_AND_ASSIGN(v1::ViewSpec all,
                                 ParseView("snapkv:16,512,average,5"));

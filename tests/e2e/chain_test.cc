@@ -90,7 +90,7 @@ TEST_F(ChainTest, EverySelectorDecodesAsTheEngineDoesTokenForToken) {
     ExpectAnswer(
         result.done.handle(),
         {.prompt = prompt,
-         .selector = {.kind = engine::SelectorSpec::Kind::kVerticalSlash,
+         .selector = {.kind = engine::SelectorSpec::Kind::kDynamic,
                       .vertical_slash = {.vertical = 200, .slash = 200}}});
   }
 }

@@ -9,6 +9,7 @@
 #include "clients/tool/request_text.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "proto/selector_text.h"
 #include "tests/e2e/harness.h"
 #include "tests/support/status_matchers.h"
 
@@ -94,7 +95,7 @@ TEST_F(RetrievalTest, EverySelectorAndTheViewFindThePassKey) {
        {"dense", "vertical_slash:100,150", "vertical_slash:per_head"}) {
     SCOPED_TRACE(selector);
     OVERTURE_ASSERT_OK_AND_ASSIGN(*request.mutable_selector(),
-                                  clients::ParseSelector(selector));
+                                  v1::ParseSelector(selector));
     OVERTURE_ASSERT_OK_AND_ASSIGN(const PrefillResult result,
                                   client().Prefill(request));
     EXPECT_EQ(result.done.stats().reused_tokens(), 0);

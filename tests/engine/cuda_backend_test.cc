@@ -111,10 +111,9 @@ TEST(CudaBackendTest, AttentionInFp8IsNearThatInBf16) {
     EXPECT_GT(RelativeRms(got.logits, want.logits), 0.0);
   }
   EXPECT_THAT(
-      fp8->Supports({.kind = SelectorSpec::Kind::kVerticalSlash}),
+      fp8->Supports({.kind = SelectorSpec::Kind::kDynamic}),
       StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("dense and a_sh")));
-  OVERTURE_EXPECT_OK(
-      bf16->Supports({.kind = SelectorSpec::Kind::kVerticalSlash}));
+  OVERTURE_EXPECT_OK(bf16->Supports({.kind = SelectorSpec::Kind::kDynamic}));
   EXPECT_THAT(
       CreateCudaBackend(LoadedTinyModel(Tiny()).files(), 0,
                         LinearPrecision::kBF16, AttentionPrecision::kFp8),

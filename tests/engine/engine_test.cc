@@ -146,7 +146,7 @@ std::vector<int32_t> Joined(std::vector<int32_t> a,
 }
 
 SelectorSpec SmallSegments() {
-  return {.kind = SelectorSpec::Kind::kVerticalSlash,
+  return {.kind = SelectorSpec::Kind::kDynamic,
           .vertical_slash = {.vertical = 40, .slash = 102},
           .segment_tokens = 512};
 }

@@ -37,9 +37,16 @@ TEST(HeadSizesTest, CopiesShareOneTable) {
 
 TEST(HeadSizesTest, EveryNumberCountsForTheDigest) {
   const std::vector<HeadSizes::Table> tables = {
-      {{{30, 800}, {30, 800}}},          {{{31, 800}, {30, 800}}},
-      {{{30, 800}, {30, 801}}},          {{{30, 800, 29}, {30, 800}}},
-      {{{30, 800, 30, 800}, {30, 800}}}, {{{30, 800}}, {{30, 800}}},
+      {{{30, 800}, {30, 800}}},
+      {{{31, 800}, {30, 800}}},
+      {{{30, 800}, {30, 801}}},
+      {{{30, 800, 29}, {30, 800}}},
+      {{{30, 800, 30, 800}, {30, 800}}},
+      {{{30, 800}}, {{30, 800}}},
+      {{{.mass = 0.5f}, {}}},
+      {{{.blocks = {.threshold = 0.5f}}, {}}},
+      {{{.blocks = {.count = 1}}, {}}},
+      {{{.blocks = {.correct_means = true}}, {}}},
   };
   for (size_t a = 0; a < tables.size(); ++a) {
     for (size_t b = 0; b < tables.size(); ++b) {
@@ -60,10 +67,10 @@ TEST(HeadSizesTest, RefusalsNameLayerAndHead) {
   expect({}, "no layers or no heads");
   expect({{}, {}}, "no layers or no heads");
   expect({{{}, {}}, {{}}}, "layer 1 has 1 heads, layer 0 has 2");
-  expect({{{}, {-1, 5}}}, "layer 0, head 1: -1 columns");
-  expect({{{}}, {{5, -1}}}, "layer 1, head 0: 5 columns, 30 forced");
-  expect({{{5, 5, -1}}}, "-1 forced");
-  expect({{{5, 5, 0, 0}}}, "0 forced, must be at least 1");
+  expect({{{}, {-1, 5}}}, "layer 0, head 1: vertical is -1");
+  expect({{{}}, {{5, -1}}}, "layer 1, head 0: slash is -1, must be at least 0");
+  expect({{{5, 5, -1}}}, "forced_columns is -1");
+  expect({{{5, 5, 0, 0}}}, "forced_distances is 0, must be at least 1");
 }
 
 }  // namespace

@@ -101,7 +101,7 @@ TEST_F(InductionModelTest, OneColumnBeyondTheSinksIsAllThatItTakes) {
   // the last of 64 probe rows sees with all of its mass.
   const InductionPrompt prompt = MakeInductionPrompt(1000, 500);
   const auto selector = [](int32_t vertical) {
-    return SelectorSpec{.kind = SelectorSpec::Kind::kVerticalSlash,
+    return SelectorSpec{.kind = SelectorSpec::Kind::kDynamic,
                         .vertical_slash = {.vertical = vertical, .slash = 50}};
   };
   EXPECT_FALSE(Answers(prompt, selector(30)));

@@ -1,5 +1,7 @@
 #include "engine/selector_spec.h"
 
+#include <cmath>
+
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "gmock/gmock.h"
@@ -21,17 +23,33 @@ TEST(SelectorSpecTest, TextsAreWhatCacheRootsHold) {
   EXPECT_EQ(PolicyText({}), "dense");
   EXPECT_EQ(PolicyText({.kind = Kind::kAShape}),
             "a_shape/1 initial=128 local=3968");
-  EXPECT_EQ(PolicyText({.kind = Kind::kVerticalSlash}),
-            "vertical_slash/3 vertical=1000 slash=6096 segment=16384 pure "
-            "aligned");
+  EXPECT_EQ(PolicyText({.kind = Kind::kDynamic}),
+            "vertical_slash/4 vertical=1000 slash=6096 forced=30,100 "
+            "segment=16384 pure");
+  EXPECT_EQ(PolicyText({.kind = Kind::kTriShape, .dense_until = 4096}),
+            "tri_shape/1 initial=128 local=3968 last=128 segment=16384 pure "
+            "dense_until=4096");
+  EXPECT_EQ(PolicyText({.kind = Kind::kDynamic,
+                        .vertical_slash = {.mass = 0.95f,
+                                           .blocks = {.threshold = 0.1f,
+                                                      .correct_means = true}},
+                        .whole_prompt = true,
+                        .skip_threshold = 0.001f}),
+            "vertical_slash/4 vertical=1000 slash=6096 forced=30,100 "
+            "mass=0.949999988 threshold=0.100000001 means segment=16384 "
+            "whole_prompt impure skip=0.00100000005");
+  EXPECT_EQ(PolicyText({.kind = Kind::kRandomBlocks, .block_density = 0.25f}),
+            "random_blocks/1 seed=1 density=0.25");
+  EXPECT_EQ(PolicyText({.kind = Kind::kOracle, .block_density = 0.25f}),
+            "oracle/1 density=0.25 segment=16384 pure");
 }
 
 TEST(SelectorSpecTest, TextsTellParametersApart) {
-  SelectorSpec spec{.kind = Kind::kVerticalSlash};
+  SelectorSpec spec{.kind = Kind::kDynamic};
   const std::string plain = PolicyText(spec);
   spec.segment_tokens = 512;
   EXPECT_NE(PolicyText(spec), plain);
-  spec = {.kind = Kind::kVerticalSlash};
+  spec = {.kind = Kind::kDynamic};
   spec.vertical_slash.slash = 100;
   EXPECT_NE(PolicyText(spec), plain);
 }
@@ -39,7 +57,7 @@ TEST(SelectorSpecTest, TextsTellParametersApart) {
 TEST(SelectorSpecTest, SegmentsGrowFourfoldUpToTheMost) {
   const auto rule = [](int64_t segment_tokens) {
     return SegmentsOf(
-        {.kind = Kind::kVerticalSlash, .segment_tokens = segment_tokens});
+        {.kind = Kind::kDynamic, .segment_tokens = segment_tokens});
   };
   EXPECT_EQ(rule(16384), (SegmentRule{16384, 131072, 65536}));
   EXPECT_EQ(rule(256), (SegmentRule{256, 2048, 1024}));
@@ -58,12 +76,11 @@ HeadSizes TwoByTwo(const kernels::VerticalSlashSize& last) {
 }
 
 TEST(SelectorSpecTest, AnotherTableOfSizesIsAnotherText) {
-  SelectorSpec spec{.kind = Kind::kVerticalSlash,
-                    .head_sizes = TwoByTwo({100, 800})};
+  SelectorSpec spec{.kind = Kind::kDynamic, .head_sizes = TwoByTwo({100, 800})};
   const std::string text = PolicyText(spec);
   EXPECT_EQ(text, absl::StrCat(
-                      "vertical_slash/3 heads=", spec.head_sizes.digest().Hex(),
-                      " segment=16384 pure aligned"));
+                      "vertical_slash/4 heads=", spec.head_sizes.digest().Hex(),
+                      " segment=16384 pure"));
   SelectorSpec other = spec;
   EXPECT_EQ(other, spec);
   other.head_sizes = TwoByTwo(kernels::StaticSize(100, 800));
@@ -75,7 +92,7 @@ TEST(SelectorSpecTest, AnotherTableOfSizesIsAnotherText) {
 }
 
 TEST(SelectorSpecTest, OneSizeIsEveryHeadsAndATableIsItsOwn) {
-  SelectorSpec spec{.kind = Kind::kVerticalSlash, .vertical_slash = {40, 200}};
+  SelectorSpec spec{.kind = Kind::kDynamic, .vertical_slash = {40, 200}};
   EXPECT_THAT(SizesOfLayer(spec, 7, 3),
               Each(kernels::VerticalSlashSize{40, 200}));
   EXPECT_THAT(SizesOfLayer(spec, 7, 3), SizeIs(3));
@@ -85,10 +102,13 @@ TEST(SelectorSpecTest, OneSizeIsEveryHeadsAndATableIsItsOwn) {
                           kernels::VerticalSlashSize{100, 800}));
 }
 
-TEST(SelectorSpecTest, OnlyVerticalSlashLooksAhead) {
+TEST(SelectorSpecTest, WhatIsChosenFromQueriesOrEndsLooksAhead) {
   EXPECT_TRUE(IsTokenPure({}));
   EXPECT_TRUE(IsTokenPure({.kind = Kind::kAShape}));
-  EXPECT_FALSE(IsTokenPure({.kind = Kind::kVerticalSlash}));
+  EXPECT_TRUE(IsTokenPure({.kind = Kind::kRandomBlocks}));
+  for (const Kind kind : {Kind::kDynamic, Kind::kTriShape, Kind::kOracle}) {
+    EXPECT_FALSE(IsTokenPure({.kind = kind}));
+  }
 }
 
 TEST(SelectorSpecTest, RefusalsNameFieldValueAndLimit) {
@@ -100,25 +120,32 @@ TEST(SelectorSpecTest, RefusalsNameFieldValueAndLimit) {
          "selector.num_initial is -1, must be in [0");
   expect({.kind = Kind::kAShape, .num_local = 0},
          "selector.num_local is 0, must be in [1");
-  expect({.kind = Kind::kVerticalSlash, .vertical_slash = {.vertical = 0}},
+  expect({.kind = Kind::kDynamic, .vertical_slash = {.vertical = 0}},
          "selector.vertical_slash.vertical is 0");
-  expect({.kind = Kind::kVerticalSlash, .vertical_slash = {.slash = -5}},
-         "selector.vertical_slash.slash is -5");
-  expect({.kind = Kind::kVerticalSlash, .segment_tokens = 300},
+  expect({.kind = Kind::kDynamic, .vertical_slash = {.slash = -5}},
+         "selector.vertical_slash: slash is -5");
+  expect({.kind = Kind::kDynamic, .segment_tokens = 300},
          "selector.segment_tokens is 300, must be a multiple of 256");
-  expect({.kind = Kind::kVerticalSlash, .segment_tokens = 0},
+  expect({.kind = Kind::kDynamic, .segment_tokens = 0},
          "selector.segment_tokens is 0");
-  expect({.kind = Kind::kVerticalSlash, .segment_tokens = 1 << 20},
+  expect({.kind = Kind::kDynamic, .segment_tokens = 1 << 20},
          "must be in [256, 65536]");
-  expect({.kind = Kind::kVerticalSlash,
-          .vertical_slash = kernels::StaticSize(4, 64)},
-         "forces 4 columns and 64 distances, one size for all heads must force "
-         "30 and 100");
+  expect({.kind = Kind::kDynamic, .vertical_slash = {.forced_distances = 0}},
+         "selector.vertical_slash: forced_distances is 0");
+  expect({.kind = Kind::kTriShape, .num_last = 0}, "selector.num_last is 0");
+  expect({.kind = Kind::kOracle, .block_density = 0},
+         "selector.block_density is 0, must be within (0, 1]");
+  expect({.kind = Kind::kRandomBlocks, .block_density = NAN},
+         "selector.block_density is nan");
+  expect({.kind = Kind::kAShape, .dense_until = 100},
+         "selector.dense_until is 100, must be a multiple of 256");
+  expect({.skip_threshold = 1},
+         "selector.skip_threshold is 1, must be within [0, 1)");
   expect({.kind = static_cast<Kind>(7)}, "selector.kind is 7");
 }
 
 TEST(SelectorSpecTest, ATableIsForOneShapeOfModel) {
-  const SelectorSpec spec{.kind = Kind::kVerticalSlash,
+  const SelectorSpec spec{.kind = Kind::kDynamic,
                           .head_sizes = TwoByTwo({100, 800})};
   ModelConfig config;
   config.num_layers = config.num_q_heads = 2;

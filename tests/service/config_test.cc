@@ -171,24 +171,16 @@ TEST(ConfigTest, ByteSizesHaveUnits) {
   }
 }
 
-TEST(ConfigTest, SelectorsCarryTheirSizes) {
-  OVERTURE_ASSERT_OK_AND_ASSIGN(const v1::Selector vs,
-                                ParseSelector("vertical_slash:500,800"));
-  EXPECT_EQ(vs.vertical_slash().vertical(), 500);
-  EXPECT_EQ(vs.vertical_slash().slash(), 800);
-  EXPECT_FALSE(vs.vertical_slash().per_head());
-  OVERTURE_ASSERT_OK_AND_ASSIGN(const v1::Selector a,
-                                ParseSelector("a_shape:4,64"));
-  EXPECT_EQ(a.a_shape().num_initial(), 4);
-  EXPECT_EQ(a.a_shape().num_local(), 64);
-  OVERTURE_ASSERT_OK_AND_ASSIGN(const v1::Selector heads,
-                                ParseSelector("vertical_slash:per_head"));
-  EXPECT_TRUE(heads.vertical_slash().per_head());
-  for (const char* bad :
-       {"", "sparse", "dense:1,2", "a_shape:1", "a_shape:1,2,3", "a_shape:x,1",
-        "a_shape:1,2:3", "a_shape:per_head", "vertical_slash:0,1",
-        "vertical_slash:per_head,1"}) {
-    EXPECT_FALSE(ParseSelector(bad).ok()) << bad;
+TEST(ConfigTest, ADefaultSelectorOutsideItsLimitsIsRefused) {
+  const auto parse = [](const std::string& selector) {
+    return Parse({"--model=m", "--store=memory", "--selector=" + selector});
+  };
+  OVERTURE_ASSERT_OK_AND_ASSIGN(const Config config,
+                                parse("vertical_slash:500,800"));
+  EXPECT_EQ(config.selector.vertical_slash().slash(), 800);
+  for (const char* bad : {"sparse", "dense:1,2", "a_shape:1,0",
+                          "vertical_slash:mass=2", "oracle:0"}) {
+    EXPECT_THAT(parse(bad), StatusIs(kBad, HasSubstr("selector"))) << bad;
   }
 }
 

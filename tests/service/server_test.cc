@@ -284,7 +284,7 @@ TEST(ServerTest, InfoNamesTheSizesPerHead) {
   auto& limits = options.server.limits;
   OVERTURE_ASSERT_OK_AND_ASSIGN(limits.head_sizes,
                                 engine::HeadSizes::Create({{{30, 800}}}));
-  limits.default_selector.kind = engine::SelectorSpec::Kind::kVerticalSlash;
+  limits.default_selector.kind = engine::SelectorSpec::Kind::kDynamic;
   limits.default_selector.head_sizes = limits.head_sizes;
   Harness harness(options);
   const v1::ServerInfo info = Info(harness);

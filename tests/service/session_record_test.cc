@@ -1,6 +1,7 @@
 #include "service/session_record.h"
 
 #include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/hash.h"
 #include "gmock/gmock.h"
@@ -19,7 +20,7 @@ SessionRecord Example() {
   record.num_turns = 3;
   record.created_unix_ms = 1700000000000;
   record.updated_unix_ms = 1700000001000;
-  record.selector.kind = engine::SelectorSpec::Kind::kVerticalSlash;
+  record.selector.kind = engine::SelectorSpec::Kind::kDynamic;
   record.selector.vertical_slash = {.vertical = 500, .slash = 800};
   record.tokens = {1, 2, 49151};
   return record;
@@ -64,21 +65,24 @@ TEST(SessionRecordTest, SizesPerHeadAreNamedByTheirDigest) {
 }
 
 // The first and the second half of Example's bytes, by hand from
-// docs/session_format.md: a change of them is a format change. Version 2 has
-// the digest of sizes per head between them.
-std::string FirstHalf() {
+// docs/session_format.md: a change of them is a format change. From version 2
+// on the digest of sizes per head stands between them.
+std::string FirstHalf(uint16_t version = kSessionRecordVersion) {
+  const std::string selector = version < 3 ? "02000000"  // vertical-slash
+                                             "80000000"
+                                             "800f0000"  // 128, 3968
+                                             "f4010000"
+                                             "20030000"  // 500, 800
+                                           : "0a000000"
+                                             "1a0608f40310a006"
+                                             "4000";
   return absl::HexStringToBytes(
-      "efcdab8967452301"  // incarnation
-      "03000000"          // turns
-      "0068e5cf8b010000"  // created
-      "e86be5cf8b010000"  // updated
-      "02000000"          // vertical-slash
-      "80000000"
-      "800f0000"  // initial 128, local 3968
-      "f4010000"
-      "20030000"          // vertical 500, slash 800
-      "0040000000000000"  // segment of 16,384
-  );
+      absl::StrCat("efcdab8967452301"   // incarnation
+                   "03000000"           // turns
+                   "0068e5cf8b010000"   // created
+                   "e86be5cf8b010000",  // updated
+                   selector,
+                   "0040000000000000"));  // segment of 16,384
 }
 std::string SecondHalf() {
   return absl::HexStringToBytes(
@@ -105,7 +109,7 @@ TEST(SessionRecordTest, TheBytesAreThoseOfTheDocument) {
   const std::string body = FirstHalf() + std::string(32, '\0') + SecondHalf();
   const std::string encoded = EncodeSessionRecord(Example());
   EXPECT_EQ(absl::BytesToHexString(encoded.substr(0, 8)),
-            "4f56535302000000");  // OVSS, version 2
+            "4f56535303000000");  // OVSS, version 3
   EXPECT_EQ(absl::BytesToHexString(encoded.substr(16)),
             absl::BytesToHexString(body));
   uint64_t checksum = 0;
@@ -115,16 +119,20 @@ TEST(SessionRecordTest, TheBytesAreThoseOfTheDocument) {
   EXPECT_EQ(checksum, Xxh3(body));
 }
 
-TEST(SessionRecordTest, Version1IsStillRead) {
-  OVERTURE_ASSERT_OK_AND_ASSIGN(
-      const SessionRecord decoded,
-      DecodeSessionRecord(WithBody(FirstHalf() + SecondHalf(), 1)));
-  EXPECT_EQ(decoded, Example());
-  for (const uint16_t version : {0, 3}) {
+TEST(SessionRecordTest, OldVersionsAreStillRead) {
+  for (const uint16_t version : {1, 2}) {
+    const std::string digest(version == 2 ? 32 : 0, '\0');
+    OVERTURE_ASSERT_OK_AND_ASSIGN(
+        const SessionRecord decoded,
+        DecodeSessionRecord(
+            WithBody(FirstHalf(version) + digest + SecondHalf(), version)));
+    EXPECT_EQ(decoded, Example());
+  }
+  for (const uint16_t version : {0, 4}) {
     EXPECT_THAT(
         DecodeSessionRecord(WithBody(FirstHalf() + SecondHalf(), version)),
         StatusIs(absl::StatusCode::kUnimplemented,
-                 HasSubstr("this server reads 1 to 2")));
+                 HasSubstr("this server reads 1 to 3")));
   }
 }
 
@@ -158,12 +166,20 @@ TEST(SessionRecordTest, ConsistentChecksumsDoNotMakeNonsenseGood) {
   OVERTURE_EXPECT_OK(DecodeSessionRecord(WithBody(body)).status());
   EXPECT_THAT(DecodeSessionRecord(WithBody("")),
               StatusIs(absl::StatusCode::kDataLoss, HasSubstr("short body")));
-  std::string kind = body;
+  std::string kind = FirstHalf(2) + std::string(32, '\0') + SecondHalf();
   kind[28] = 9;
-  EXPECT_THAT(DecodeSessionRecord(WithBody(kind)),
+  EXPECT_THAT(DecodeSessionRecord(WithBody(kind, 2)),
               StatusIs(absl::StatusCode::kDataLoss, HasSubstr("kind 9")));
+  std::string length = body;
+  length[31] = 0x40;  // a selector of 1 GB
+  EXPECT_THAT(DecodeSessionRecord(WithBody(length)),
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("selector")));
+  std::string vertical = body;
+  vertical[33] = 0x7f;  // no message
+  EXPECT_THAT(DecodeSessionRecord(WithBody(vertical)),
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("selector")));
   std::string count = body;
-  count[88 + 7] = 0x40;  // 2^62 tokens: no allocation follows
+  count[count.size() - 3 * 4 - 1] = 0x40;  // 2^62 tokens: no allocation follows
   EXPECT_THAT(DecodeSessionRecord(WithBody(count)),
               StatusIs(absl::StatusCode::kDataLoss, HasSubstr("tokens in")));
 }

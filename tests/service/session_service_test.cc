@@ -120,8 +120,7 @@ TEST(SessionServiceTest, ASessionNeedsTheSizesPerHeadThatItWasMadeWith) {
   options.server.limits.head_sizes = sizes(30);
   // The default selector, as a request asks for it.
   options.server.limits.default_selector = {
-      .kind = engine::SelectorSpec::Kind::kVerticalSlash,
-      .head_sizes = sizes(30)};
+      .kind = engine::SelectorSpec::Kind::kDynamic, .head_sizes = sizes(30)};
   {
     Harness harness(options);
     EXPECT_TRUE(

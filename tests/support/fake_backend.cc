@@ -80,7 +80,7 @@ FakeBackend::FakeBackend(const Options& options) : options_(options) {
 
 absl::Status FakeBackend::Supports(const engine::SelectorSpec& selector) const {
   if (!options_.fp8_attention ||
-      selector.kind != engine::SelectorSpec::Kind::kVerticalSlash) {
+      selector.kind != engine::SelectorSpec::Kind::kDynamic) {
     return absl::OkStatus();
   }
   return absl::UnimplementedError("fake attention runs no vertical_slash");

@@ -1,0 +1,60 @@
+// Selection on the CPU: which keys the rows of a segment attend to, by any
+// SelectorSpec. All that depends on the kind of selector stands here; the layer
+// loop asks segment by segment:
+//
+//   selector.Choose(layer, segment, votes)    looks at queries and keys, once
+//   selector.PlanOf(begin, end)               for each piece of the segment
+//
+// Thread-compatible. Errors: INTERNAL for our own bugs, RESOURCE_EXHAUSTED.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "engine/model_config.h"
+#include "engine/segment_tensors.h"
+#include "engine/selector_spec.h"
+#include "kernels/selectors/vertical_slash.h"
+#include "kernels/tile_plan.h"
+
+namespace overture::engine {
+
+class CpuSelector {
+ public:
+  // Borrows both. REQUIRES Validate(spec, config) and Supports(spec).
+  CpuSelector(const SelectorSpec& spec, const ModelConfig& config)
+      : spec_(spec), config_(config) {}
+
+  // UNIMPLEMENTED naming the field that does not run here.
+  static absl::Status Supports(const SelectorSpec& spec);
+
+  // Most bytes that choosing for a prompt of this length holds at once, for any
+  // selector.
+  static int64_t WorkspaceBytes(const ModelConfig& config, int64_t num_tokens);
+
+  // The segment must stay as it is until the last of its plans is built.
+  // `votes` may be null; where the selector's own pass holds the window's rows,
+  // it writes them and sets done.
+  absl::Status Choose(int32_t layer, const SegmentTensors& segment,
+                      WindowVotes* votes);
+
+  struct Plan {
+    kernels::TilePlan tiles;
+    double density = 1.0;  // computed pairs over causal ones, as Cost counts
+  };
+  // For rows [begin, end) of the segment that was last chosen for.
+  absl::StatusOr<Plan> PlanOf(int64_t begin, int64_t end) const;
+
+ private:
+  absl::Status ChooseIndices(int32_t layer, WindowVotes* votes);
+  absl::StatusOr<kernels::TilePlan> Build(int64_t begin, int64_t end) const;
+
+  const SelectorSpec& spec_;
+  const ModelConfig& config_;
+  SegmentTensors segment_;
+  std::vector<kernels::VerticalSlashIndex> indices_;  // kDynamic, by query head
+};
+
+}  // namespace overture::engine
