@@ -8,6 +8,7 @@
 // Thread-compatible. Errors: INTERNAL for our own bugs, RESOURCE_EXHAUSTED.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -16,6 +17,8 @@
 #include "engine/model_config.h"
 #include "engine/segment_tensors.h"
 #include "engine/selector_spec.h"
+#include "kernels/selectors/block_scores.h"
+#include "kernels/selectors/static_plans.h"
 #include "kernels/selectors/vertical_slash.h"
 #include "kernels/tile_plan.h"
 
@@ -43,18 +46,35 @@ class CpuSelector {
   struct Plan {
     kernels::TilePlan tiles;
     double density = 1.0;  // computed pairs over causal ones, as Cost counts
+    // What corrected blocks enter as, [num_kv_heads, num_tokens /
+    // kMeanBlockKeys, head_dim]; null unless a head corrects some. Good until
+    // the next call of Choose.
+    const std::byte* k_means = nullptr;
+    const std::byte* v_means = nullptr;
   };
   // For rows [begin, end) of the segment that was last chosen for.
   absl::StatusOr<Plan> PlanOf(int64_t begin, int64_t end) const;
 
  private:
-  absl::Status ChooseIndices(int32_t layer, WindowVotes* votes);
+  absl::Status ChooseIndices(WindowVotes* votes);
+  absl::Status UpdateMeans();
   absl::StatusOr<kernels::TilePlan> Build(int64_t begin, int64_t end) const;
+  absl::StatusOr<kernels::TilePlan> BuildDynamic(
+      const kernels::PlanShape& shape) const;
 
   const SelectorSpec& spec_;
   const ModelConfig& config_;
   SegmentTensors segment_;
-  std::vector<kernels::VerticalSlashIndex> indices_;  // kDynamic, by query head
+
+  // kDynamic. By query head of this layer:
+  int32_t layer_ = -1;
+  std::vector<kernels::VerticalSlashSize> sizes_;
+  std::vector<kernels::BlockRule> rules_;
+  std::vector<kernels::VerticalSlashIndex> indices_;
+  // Means of this layer's whole blocks up to the segment's end, as Plan's, and
+  // of its super-blocks; empty where no head wants them.
+  int64_t num_blocks_ = 0;
+  std::vector<std::byte> k_means_, v_means_, super_means_;
 };
 
 }  // namespace overture::engine

@@ -82,6 +82,13 @@ SelectorSpec VerticalSlash(int32_t vertical, int32_t slash, int64_t segment) {
           .segment_tokens = segment};
 }
 
+SelectorSpec Hybrid(int32_t vertical, int32_t slash, float threshold,
+                    int64_t segment) {
+  SelectorSpec spec = VerticalSlash(vertical, slash, segment);
+  spec.vertical_slash.blocks = {.threshold = threshold, .correct_means = true};
+  return spec;
+}
+
 TinyModelOptions BackendSuite::Tiny(TinyModelOptions options) {
   options.head_dim = GetParam().head_dim;
   return options;
@@ -94,7 +101,9 @@ std::unique_ptr<Backend> BackendSuite::NewBackend(const ModelFiles& files) {
 }
 
 bool BackendSuite::Runs(const SelectorSpec& selector) {
-  return GetParam().columns || selector.kind != SelectorSpec::Kind::kDynamic;
+  if (selector.kind != SelectorSpec::Kind::kDynamic) return true;
+  return GetParam().columns &&
+         (GetParam().blocks || !selector.vertical_slash.blocks.IsOn());
 }
 
 void BackendSuite::ExpectEqualsNaive(const TinyModelOptions& options,
@@ -231,7 +240,8 @@ TEST_P(BackendSuite, EqualPromptsGiveEqualBits) {
   const auto backend = NewBackend(model.files());
   const std::vector<int32_t> tokens = RandomTokens(1000, 320, 9);
   for (const SelectorSpec& selector :
-       {SelectorSpec(), VerticalSlash(40, 102, 512)}) {
+       {SelectorSpec(), VerticalSlash(40, 102, 512),
+        Hybrid(40, 102, 0.5f, 512)}) {
     if (!Runs(selector)) continue;
     OVERTURE_ASSERT_OK_AND_ASSIGN(
         const RecordedPrefill first,
@@ -255,9 +265,11 @@ TEST_P(BackendSuite, APrefixAndTheRestGiveWhatOneGoGives) {
   // Where bits differ a choice may flip, unless nearly everything is chosen.
   const int32_t vertical = GetParam().bitwise ? 40 : 1000;
   const int32_t slash = GetParam().bitwise ? 102 : 1000;
+  const float threshold = GetParam().bitwise ? 0.9f : 1e-6f;
   for (const auto& [selector, counts] :
        {Part{{}, {1, 64, 500, 1024, 1299}},
-        Part{VerticalSlash(vertical, slash, 512), {512, 1024}}}) {
+        Part{VerticalSlash(vertical, slash, 512), {512, 1024}},
+        Part{Hybrid(vertical, slash, threshold, 512), {512, 1024}}}) {
     if (!Runs(selector)) continue;
     OVERTURE_ASSERT_OK_AND_ASSIGN(
         const RecordedPrefill whole,
@@ -295,6 +307,34 @@ TEST_P(BackendSuite, VerticalSlashWithHugeBudgetsIsDense) {
             GetParam().tolerance);
   EXPECT_NEAR(sparse.output.density, 1.0, 0.01);
   EXPECT_NEAR(dense.output.density, 1.0, 0.01);
+}
+
+TEST_P(BackendSuite, KeepingEveryBlockIsDense) {
+  SelectorSpec selector = Hybrid(1, 1, 1e-30f, 256);
+  // Little else but each row's own key.
+  const kernels::BlockRule every = selector.vertical_slash.blocks;
+  selector.vertical_slash = kernels::StaticSize(1, 1);
+  selector.vertical_slash.blocks = every;
+  if (!Runs(selector)) GTEST_SKIP() << "no blocks";
+  const LoadedTinyModel model(Tiny());
+  const auto backend = NewBackend(model.files());
+  const std::vector<int32_t> tokens = RandomTokens(1500, 320, 7);
+  OVERTURE_ASSERT_OK_AND_ASSIGN(const RecordedPrefill dense,
+                                RunPrefill(*backend, tokens));
+  OVERTURE_ASSERT_OK_AND_ASSIGN(
+      const RecordedPrefill blocks,
+      RunPrefill(*backend, tokens, {.selector = selector}));
+  // The same keys, perhaps in another order.
+  EXPECT_LT(RelativeRms(blocks.output.logits, dense.output.logits),
+            GetParam().tolerance);
+  EXPECT_NEAR(blocks.output.density, 1.0, 1e-9);
+
+  // The best alone are fewer.
+  selector.vertical_slash.blocks = {.count = 2};
+  OVERTURE_ASSERT_OK_AND_ASSIGN(
+      const RecordedPrefill best,
+      RunPrefill(*backend, tokens, {.selector = selector}));
+  EXPECT_LT(best.output.density, 0.6);
 }
 
 TEST_P(BackendSuite, SmallBudgetsComputeLess) {

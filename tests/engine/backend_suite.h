@@ -37,10 +37,15 @@ struct BackendCase {
   bool bitwise = false;
   // Whether its attention runs single columns, and so vertical-slash.
   bool columns = true;
+  // Whether it chooses blocks by pooled scores, and corrects those left out.
+  bool blocks = true;
 };
 
 // A vertical-slash selector of one size for all heads.
 SelectorSpec VerticalSlash(int32_t vertical, int32_t slash, int64_t segment);
+// The same with blocks beside it, their means in place of those left out.
+SelectorSpec Hybrid(int32_t vertical, int32_t slash, float threshold,
+                    int64_t segment);
 
 inline std::string NameOfCase(
     const ::testing::TestParamInfo<BackendCase>& info) {
