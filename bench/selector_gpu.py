@@ -24,7 +24,8 @@ NUM_HEADS = 32
 class Shape(ctypes.Structure):
     _fields_ = [('q_begin', ctypes.c_int64), ('q_len', ctypes.c_int64),
                 ('kv_len', ctypes.c_int64), ('num_heads', ctypes.c_int32),
-                ('vertical', ctypes.c_int32), ('slash', ctypes.c_int32)]
+                ('vertical', ctypes.c_int32), ('slash', ctypes.c_int32),
+                ('mass', ctypes.c_float)]
 
 
 def median_ms(function, repeats=20):
@@ -57,8 +58,9 @@ def kernel_times(function, repeats=10):
     return times
 
 
-def bench(library, kv_len, q_len, vertical, slash):
-    shape = Shape(kv_len - q_len, q_len, kv_len, NUM_HEADS, vertical, slash)
+def bench(library, kv_len, q_len, vertical, slash, mass=0.0):
+    shape = Shape(kv_len - q_len, q_len, kv_len, NUM_HEADS, vertical, slash,
+                  mass)
     # Over many magnitudes, as attention's sums are.
     torch.manual_seed(0)
     columns, diagonals = (
@@ -85,7 +87,7 @@ def bench(library, kv_len, q_len, vertical, slash):
 
     steps = ', '.join(f'{name} {time:.0f}'
                       for name, time in kernel_times(ours).items())
-    print(f'| {kv_len} | {q_len} | ({vertical}, {slash}) | '
+    print(f'| {kv_len} | {q_len} | ({vertical}, {slash}) | {mass} | '
           f'{1e3 * median_ms(ours):.0f} | {1e3 * median_ms(topk):.0f} | '
           f'{steps} | {scratch_bytes / 1e6:.0f} |', flush=True)
 
@@ -96,13 +98,14 @@ def main():
     library = ctypes.CDLL(args.library)
     print(f'{torch.cuda.get_device_name()}, torch {torch.__version__}, '
           f'{NUM_HEADS} heads')
-    print('| keys | rows | size | ours us | torch.topk us | of ours, us |'
+    print('| keys | rows | size | mass | ours us | torch.topk us | of ours, us |'
           ' scratch MB |')
-    print('|---|---|---|---|---|---|---|')
+    print('|---|---|---|---|---|---|---|---|')
     for kv_len in (1 << 16, 1 << 17, 1 << 19, 1 << 20):
         bench(library, kv_len, 16384, 1000, 6096)
     bench(library, 1 << 20, 65536, 1000, 6096)
     bench(library, 1 << 20, 16384, 3500, 100)
+    bench(library, 1 << 20, 16384, 1000, 6096, mass=0.9)
 
 
 if __name__ == '__main__':

@@ -65,8 +65,11 @@ absl::Status RunLayer(const OvertureLayerShape& shape,
           kernels::ProbeScratchBytes(n, shape.num_q_heads)));
   OVERTURE_ASSIGN_OR_RETURN(
       auto plan_scratch,
-      DeviceBuffer<std::byte>::Allocate(kernels::VerticalSlashScratchBytes(
+      DeviceBuffer<std::byte>::Allocate(kernels::VerticalSlashPlanBytes(
           std::min(n, shape.segment), n, sizes)));
+  OVERTURE_ASSIGN_OR_RETURN(auto choice_scratch,
+                            DeviceBuffer<std::byte>::Allocate(
+                                kernels::VerticalSlashChoiceBytes(n, sizes)));
   OVERTURE_ASSIGN_OR_RETURN(auto pairs, DeviceBuffer<uint64_t>::Allocate(1));
   uint64_t host_pairs = 0;
   OVERTURE_RETURN_IF_ERROR(
@@ -101,16 +104,19 @@ absl::Status RunLayer(const OvertureLayerShape& shape,
         probe_scratch.data(), probe_scratch.bytes(), stream.get()));
     OVERTURE_RETURN_IF_ERROR(mark());
     OVERTURE_ASSIGN_OR_RETURN(
-        const kernels::VerticalSlashGpuPlan chosen,
-        kernels::LaunchVerticalSlashPlan({.column_sums = columns.data(),
-                                          .diagonal_sums = diagonals.data(),
-                                          .sizes = sizes,
-                                          .q_begin = begin,
-                                          .q_len = end - begin,
-                                          .kv_len = end,
-                                          .pairs = pairs.data()},
-                                         plan_scratch.data(),
-                                         plan_scratch.bytes(), stream.get()));
+        const kernels::VerticalSlashChoice choice,
+        kernels::LaunchVerticalSlashChoice(
+            {.column_sums = columns.data(),
+             .diagonal_sums = diagonals.data(),
+             .sizes = sizes,
+             .kv_len = end},
+            choice_scratch.data(), choice_scratch.bytes(), stream.get()));
+    OVERTURE_ASSIGN_OR_RETURN(
+        const kernels::DeviceTilePlan plan,
+        kernels::LaunchVerticalSlashPlan(
+            choice,
+            {.q_begin = begin, .q_len = end - begin, .pairs = pairs.data()},
+            plan_scratch.data(), plan_scratch.bytes(), stream.get()));
     OVERTURE_RETURN_IF_ERROR(mark());
     OVERTURE_RETURN_IF_ERROR(
         kernels::LaunchSparseAttention({.q = tensors.q + begin * dim * 2,
@@ -127,7 +133,7 @@ absl::Status RunLayer(const OvertureLayerShape& shape,
                                         .num_kv_heads = shape.num_kv_heads,
                                         .head_dim = shape.head_dim,
                                         .scale = scale},
-                                       chosen.plan, stream.get()));
+                                       plan, stream.get()));
     OVERTURE_RETURN_IF_ERROR(mark());
   }
   OVERTURE_RETURN_IF_ERROR(

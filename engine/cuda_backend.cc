@@ -80,9 +80,11 @@ class CudaBackend final : public Backend {
         config().num_q_heads, {.vertical = 8192, .slash = 8192});
     return Plan({.num_tokens = num_tokens,
                  .num_new = num_tokens,
-                 .selector_bytes = kernels::VerticalSlashScratchBytes(
-                     std::min(num_tokens, kCudaMaxSegmentRows), num_tokens,
-                     sizes)})
+                 .selector_bytes =
+                     kernels::VerticalSlashChoiceBytes(num_tokens, sizes) +
+                     kernels::VerticalSlashPlanBytes(
+                         std::min(num_tokens, kCudaMaxSegmentRows), num_tokens,
+                         sizes)})
         .device_bytes();
   }
 

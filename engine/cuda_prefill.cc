@@ -38,11 +38,13 @@ CudaWorkspaceShape CudaPrefill::ShapeOf(const PrefillJob& job,
   if (job.selector.kind == SelectorSpec::Kind::kDynamic) {
     shape.segment_rows = SegmentsOf(job.selector).LongestOf(n);
     for (int32_t layer = 0; layer < config.num_layers; ++layer) {
-      shape.selector_bytes =
-          std::max(shape.selector_bytes,
-                   kernels::VerticalSlashScratchBytes(
-                       std::min(shape.num_new, shape.segment_rows), n,
-                       SizesOfLayer(job.selector, layer, config.num_q_heads)));
+      const std::vector<kernels::VerticalSlashSize> sizes =
+          SizesOfLayer(job.selector, layer, config.num_q_heads);
+      shape.selector_bytes = std::max(
+          shape.selector_bytes,
+          kernels::VerticalSlashChoiceBytes(n, sizes) +
+              kernels::VerticalSlashPlanBytes(
+                  std::min(shape.num_new, shape.segment_rows), n, sizes));
     }
   }
   return shape;
@@ -307,18 +309,27 @@ absl::StatusOr<kernels::DeviceTilePlan> CudaPrefill::ChoosePlan(Rows segment,
   const bool with_votes =
       votes() && kv_len == num_tokens() && job_.view->window <= num_rows;
   OVERTURE_RETURN_IF_ERROR(Probe(q, num_rows, kv_len, true, with_votes));
-  const absl::StatusOr<kernels::VerticalSlashGpuPlan> chosen =
-      kernels::LaunchVerticalSlashPlan(
+  const std::vector<kernels::VerticalSlashSize> sizes =
+      SizesOfLayer(job_.selector, layer_, config_.num_q_heads);
+  const int64_t choice_bytes = kernels::VerticalSlashChoiceBytes(kv_len, sizes);
+  const absl::StatusOr<kernels::VerticalSlashChoice> choice =
+      kernels::LaunchVerticalSlashChoice(
           {.column_sums = Device<float>(plan_.columns),
            .diagonal_sums = Device<float>(plan_.diagonals),
-           .sizes = SizesOfLayer(job_.selector, layer_, config_.num_q_heads),
-           .q_begin = output.begin,
-           .q_len = output.size(),
-           .kv_len = kv_len,
-           .pairs = Device<uint64_t>(plan_.pairs) + layer_},
+           .sizes = sizes,
+           .kv_len = kv_len},
           Device<void>(plan_.selector), plan_.selector.bytes, compute_.get());
-  if (!chosen.ok()) return AsInternal(chosen.status());
-  return chosen->plan;
+  if (!choice.ok()) return AsInternal(choice.status());
+  const absl::StatusOr<kernels::DeviceTilePlan> plan =
+      kernels::LaunchVerticalSlashPlan(
+          *choice,
+          {.q_begin = output.begin,
+           .q_len = output.size(),
+           .pairs = Device<uint64_t>(plan_.pairs) + layer_},
+          Device<std::byte>(plan_.selector) + choice_bytes,
+          plan_.selector.bytes - choice_bytes, compute_.get());
+  if (!plan.ok()) return AsInternal(plan.status());
+  return *plan;
 }
 
 absl::StatusOr<const CudaPrefill::StaticPlan*> CudaPrefill::GetStaticPlan(

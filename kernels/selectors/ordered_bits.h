@@ -2,6 +2,7 @@
 // CPU and GPU (nvcc --expt-relaxed-constexpr).
 #pragma once
 
+#include <bit>
 #include <cstdint>
 
 namespace overture::kernels {
@@ -13,6 +14,12 @@ constexpr uint32_t OrderedBits(uint32_t bits) {
   if ((bits & 0x7fffffffu) > 0x7f800000u) return 1;
   const uint32_t flip = (bits >> 31) != 0 ? 0xffffffffu : 0x80000000u;
   return (bits ^ flip) + (bits == 0x80000000u);  // -0 ties with +0
+}
+
+// The float that has these, as far as it is above 0; 0 for all others.
+constexpr float PositiveOfOrderedBits(uint32_t ordered) {
+  return ordered > 0x80000000u ? std::bit_cast<float>(ordered ^ 0x80000000u)
+                               : 0.0f;
 }
 
 // A probe's sum as a number whose additions commute: whole units of 2^-26,

@@ -29,6 +29,7 @@ inline constexpr int kRounds = 4;
 inline constexpr int kBins = 2048;
 inline constexpr int kBinsPerThread = kBins / kThreads;
 static_assert(kBinsPerThread == 4, "counts travel as int4");
+inline constexpr int32_t kMaxScores = 1 << 30;  // of a list
 
 // The bits that a round counts.
 __device__ constexpr int Shift(int round) {
@@ -42,15 +43,15 @@ __device__ constexpr uint32_t Settled(int round) {
   return round == 0 ? 0 : ~0u << Shift(round - 1);
 }
 
-// The first `forced` of `count` indices are taken before all others, then those
-// of the largest scores, ties to the smaller index, NaN last.
-// REQUIRES forced <= count <= n.
+// Takes the `wanted` largest of the scores [begin, end), ties to the smaller
+// index, NaN last, and writes their indices, ascending.
+// REQUIRES wanted <= end - begin.
 struct List {
-  const float* scores;  // [n]
-  int32_t* out;         // [count], ascending
-  int64_t n;
-  int32_t count;
-  int32_t forced;
+  const float* scores;
+  int32_t begin;
+  int32_t end;  // at most kMaxScores
+  int32_t wanted;
+  int32_t* out;  // [wanted]
 };
 
 // What a block hands to itself in the next round.
@@ -80,10 +81,9 @@ struct Shared {
 struct Chunk {
   uint32_t bits[kPerThread];
 
-  __device__ __forceinline__ Chunk(const float* scores, int64_t chunk,
-                                   int64_t begin, int64_t end) {
-    const float* mine = scores + Index(chunk, 0);
-    if (chunk * kChunk >= begin && (chunk + 1) * kChunk <= end) {
+  __device__ __forceinline__ Chunk(const List& list, int32_t chunk) {
+    const float* mine = list.scores + Index(chunk, 0);
+    if (chunk * kChunk >= list.begin && (chunk + 1) * kChunk <= list.end) {
 #pragma unroll
       for (int i = 0; i < kPerThread; ++i) {
         bits[i] = __float_as_uint(mine[i * 32]);
@@ -93,18 +93,32 @@ struct Chunk {
     } else {
 #pragma unroll
       for (int i = 0; i < kPerThread; ++i) {
-        const int64_t at = Index(chunk, i);
-        bits[i] = at >= begin && at < end
+        const int32_t at = Index(chunk, i);
+        bits[i] = at >= list.begin && at < list.end
                       ? OrderedBits(__float_as_uint(mine[i * 32]))
                       : 0;
       }
     }
   }
 
-  static __device__ __forceinline__ int64_t Index(int64_t chunk, int i) {
+  // Of the thread's i-th score.
+  static __device__ __forceinline__ int32_t Index(int32_t chunk, int i) {
     const int warp = threadIdx.x / 32;
     const int lane = threadIdx.x % 32;
     return chunk * kChunk + (warp * kPerThread + i) * 32 + lane;
+  }
+};
+
+// The chunks of a block's slice of a list.
+struct Slice {
+  int32_t first;
+  int32_t last;
+
+  __device__ __forceinline__ Slice(int32_t length, int block) {
+    const int32_t num_chunks = (length + kChunk - 1) / kChunk;
+    const int32_t slice = (num_chunks + kBlocks - 1) / kBlocks;
+    first = min(block * slice, num_chunks);
+    last = min(first + slice, num_chunks);
   }
 };
 
@@ -146,9 +160,9 @@ __device__ __forceinline__ void Settle(int round, int block, Scratch& scratch,
   __syncthreads();
 }
 
-// Writes what this block takes of chunks [first, last).
-__device__ __forceinline__ void Emit(const List& list, int64_t first,
-                                     int64_t last, Shared& s) {
+// Writes what this block takes of its slice.
+__device__ __forceinline__ void Emit(const List& list, const Slice& slice,
+                                     Shared& s) {
   const int warp = threadIdx.x / 32;
   const int lane = threadIdx.x % 32;
   const uint32_t below = (1u << lane) - 1;
@@ -156,8 +170,8 @@ __device__ __forceinline__ void Emit(const List& list, int64_t first,
   const int32_t wanted = s.progress.wanted;
   int32_t greater = s.progress.greater_before;
   int32_t equal = s.progress.equal_before;
-  for (int64_t c = first; c < last; ++c) {
-    const Chunk chunk(list.scores, c, list.forced, list.n);
+  for (int32_t c = slice.first; c < slice.last; ++c) {
+    const Chunk chunk(list, c);
     int32_t packed = 0;  // of the warp: greater below, equal above 16 bits
 #pragma unroll
     for (int i = 0; i < kPerThread; ++i) {
@@ -189,8 +203,7 @@ __device__ __forceinline__ void Emit(const List& list, int64_t first,
         const int32_t g = my_greater + __popc(all_greater & below);
         const int32_t e = my_equal + __popc(all_equal & below);
         if (is_greater || (is_equal && e < wanted)) {
-          list.out[list.forced + g + min(e, wanted)] =
-              static_cast<int32_t>(Chunk::Index(c, i));
+          list.out[g + min(e, wanted)] = Chunk::Index(c, i);
         }
         my_greater += __popc(all_greater);
         my_equal += __popc(all_equal);
@@ -205,31 +218,22 @@ __device__ __forceinline__ void Emit(const List& list, int64_t first,
 template <int kRound>
 __device__ __forceinline__ void Run(const List& list, int block,
                                     Scratch& scratch, Shared& s) {
-  constexpr bool kIsLast = kRound + 1 == kRounds;
-  if (kIsLast && block == 0) {
-    for (int i = threadIdx.x; i < list.forced; i += kThreads) list.out[i] = i;
-  }
-  if (list.count == list.forced) return;
-  // This block's slice: whole chunks.
-  const int64_t num_chunks = (list.n + kChunk - 1) / kChunk;
-  const int64_t slice = (num_chunks + kBlocks - 1) / kBlocks;
-  const int64_t first = min(block * slice, num_chunks);
-  const int64_t last = min(first + slice, num_chunks);
-
+  if (list.wanted == 0) return;
+  const Slice slice(list.end, block);
   if (threadIdx.x == 0) {
-    s.progress = kRound == 0 ? Progress{.wanted = list.count - list.forced}
-                             : scratch.progress[block];
+    s.progress =
+        kRound == 0 ? Progress{.wanted = list.wanted} : scratch.progress[block];
   }
   __syncthreads();
   if constexpr (kRound > 0) Settle(kRound - 1, block, scratch, s);
-  if constexpr (kIsLast) {
-    Emit(list, first, last, s);
+  if constexpr (kRound + 1 == kRounds) {
+    Emit(list, slice, s);
   } else {
     const uint32_t smallest = s.progress.smallest;
     for (int i = threadIdx.x; i < kBins; i += kThreads) s.counts[i] = 0;
     __syncthreads();
-    for (int64_t c = first; c < last; ++c) {
-      const Chunk chunk(list.scores, c, list.forced, list.n);
+    for (int32_t c = slice.first; c < slice.last; ++c) {
+      const Chunk chunk(list, c);
 #pragma unroll
       for (int i = 0; i < kPerThread; ++i) {
         if ((chunk.bits[i] & Settled(kRound)) == smallest) {
@@ -243,6 +247,26 @@ __device__ __forceinline__ void Run(const List& list, int block,
       scratch.counts[kRound % 2][block][i] = s.counts[i];
     }
     if (threadIdx.x == 0) scratch.progress[block] = s.progress;
+  }
+}
+
+// What all scores of a block's slice weigh, by all its threads, to *total.
+__device__ __forceinline__ void Weigh(const List& list, int block,
+                                      unsigned long long* total) {
+  const Slice slice(list.end, block);
+  uint64_t weight = 0;
+  for (int32_t c = slice.first; c < slice.last; ++c) {
+    const Chunk chunk(list, c);
+#pragma unroll
+    for (int i = 0; i < kPerThread; ++i) {
+      weight += ProbeWeight(PositiveOfOrderedBits(chunk.bits[i]));
+    }
+  }
+  for (int lane = 16; lane > 0; lane /= 2) {
+    weight += __shfl_xor_sync(~0u, weight, lane);
+  }
+  if (threadIdx.x % 32 == 0 && weight != 0) {
+    atomicAdd(total, static_cast<unsigned long long>(weight));
   }
 }
 

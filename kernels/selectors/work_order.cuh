@@ -1,113 +1,79 @@
-// Sorts work items by cost, most expensive first, stably, in one block: a radix
-// sort of 8 bits a pass. (cub::DeviceRadixSort would launch five kernels for as
-// few items, and ask a device for the size of its scratch memory.)
+// Work items by cost, most expensive first. Costs are told apart by CostDigit
+// alone, so that one counting suffices: the kernel that knows the costs counts
+// digits, this one gives every item a place among its digit's. Items of one
+// digit come in no particular order; no result depends on it.
 #pragma once
 
 #include <cstdint>
 #include <cub/block/block_scan.cuh>
 
+#include "kernels/selectors/work_order.h"
+
 namespace overture::kernels::work_order {
 
-inline constexpr int kThreads = 1024;
-inline constexpr int kWarps = kThreads / 32;
 inline constexpr int kDigits = 256;
-inline constexpr int kSteps = 4;  // of 32 items, whose loads overlap
-inline constexpr int kPlacesPerThread = kDigits * kWarps / kThreads;
-// One more than there are warps, or all digits of a warp share a bank.
-inline constexpr int kDigitStride = kWarps + 1;
+inline constexpr int kThreads = kDigits;
+inline constexpr int kPerThread = 4;
+inline constexpr int kBlockItems = kThreads * kPerThread;
 
-struct Item {
-  uint32_t cost;
-  int32_t id;
-};
-
+// Item (head, tile) stands at (num_q_tiles - 1 - tile) * num_heads + head.
 struct Params {
-  Item* items;   // [num_items], overwritten
-  Item* spare;   // [num_items]
-  int32_t* ids;  // [num_items], sorted
-  int64_t num_items;
-  int32_t num_passes;  // >= 1; costs are below 2^(8 num_passes)
+  uint8_t* digits;  // [num_heads * num_q_tiles]
+  int32_t* counts;  // [kDigits], zeros before the first Count
+  int32_t* placed;  // [kDigits], zeros before PlaceKernel
+  int32_t* ids;     // [num_heads * num_q_tiles]: head * num_q_tiles + tile
+  int32_t num_heads;
+  int32_t num_q_tiles;
+
+  __host__ __device__ int64_t num_items() const {
+    return int64_t{num_heads} * num_q_tiles;
+  }
 };
 
-// One block.
-__global__ void __launch_bounds__(kThreads) SortKernel(Params p) {
-  using BlockScan = cub::BlockScan<int32_t, kThreads>;
-  // First how many items of a digit a warp holds, then where the next one goes:
-  // digit by digit, within a digit warp by warp.
-  __shared__ int32_t places[kDigits * kDigitStride];
-  __shared__ typename BlockScan::TempStorage scan;
-  const int thread = threadIdx.x;
-  const int warp = thread / 32;
-  const int lane = thread % 32;
-  // Each warp sorts a stretch of its own.
-  constexpr int64_t kStretchUnit = 32 * kSteps;
-  const int64_t stretch = (p.num_items + kWarps * kStretchUnit - 1) /
-                          (kWarps * kStretchUnit) * kStretchUnit;
-  const int64_t begin = min(warp * stretch, p.num_items);
-  const int64_t end = min(begin + stretch, p.num_items);
-  Item* from = p.items;
-  Item* to = p.spare;
-  for (int pass = 0; pass < p.num_passes; ++pass) {
-    // Calls visit(item, place, rank) in the order of items, 32 at a time, with
-    // the rank among the items of one digit in these 32, then moves the place
-    // on.
-    const auto for_each = [&](const auto& visit) {
-      for (int64_t base = begin; base < end; base += kStretchUnit) {
-        Item items[kSteps];
-#pragma unroll
-        for (int i = 0; i < kSteps; ++i) {
-          const int64_t at = base + i * 32 + lane;
-          items[i] = at < end ? from[at] : Item{0, -1};
-        }
-#pragma unroll
-        for (int i = 0; i < kSteps; ++i) {
-          const bool valid = items[i].id >= 0;
-          // Counted from the largest down; one more for lanes without an item.
-          const int digit =
-              valid
-                  ? kDigits - 1 - (items[i].cost >> (8 * pass) & (kDigits - 1))
-                  : kDigits;
-          // (Eight ballots in its place took twice as long.)
-          const uint32_t peers = __match_any_sync(~0u, digit);
-          const int rank = __popc(peers & ((1u << lane) - 1));
-          if (valid) visit(items[i], places[digit * kDigitStride + warp], rank);
-          __syncwarp();
-          if (valid && rank == 0) {
-            places[digit * kDigitStride + warp] += __popc(peers);
-          }
-          __syncwarp();
-        }
-      }
-    };
+// One thread per item.
+__device__ __forceinline__ void Count(const Params& p, int32_t head,
+                                      int32_t tile, uint32_t cost) {
+  const int32_t digit = CostDigit(cost);
+  p.digits[int64_t{p.num_q_tiles - 1 - tile} * p.num_heads + head] =
+      static_cast<uint8_t>(digit);
+  atomicAdd(&p.counts[digit], 1);
+}
 
-    for (int i = thread; i < kDigits * kDigitStride; i += kThreads)
-      places[i] = 0;
-    __syncthreads();
-    for_each([](const Item&, int32_t, int) {});
-    __syncthreads();
-    // In order of digits, then of warps.
-    int32_t* my_places = places +
-                         thread * kPlacesPerThread / kWarps * kDigitStride +
-                         thread * kPlacesPerThread % kWarps;
-    int32_t mine[kPlacesPerThread];
+__global__ void __launch_bounds__(kThreads) PlaceKernel(Params p) {
+  using BlockScan = cub::BlockScan<int32_t, kThreads>;
+  __shared__ typename BlockScan::TempStorage scan;
+  __shared__ int32_t counts[kDigits];  // of this block
+  __shared__ int32_t begins[kDigits];  // of its items
+  // Where each digit's items begin, the largest first.
+  const int digit = kDigits - 1 - static_cast<int>(threadIdx.x);
+  int32_t begin = p.counts[digit];
+  BlockScan(scan).ExclusiveSum(begin, begin);
+
+  counts[threadIdx.x] = 0;
+  __syncthreads();
+  const int64_t first = int64_t{blockIdx.x} * kBlockItems + threadIdx.x;
+  int32_t digits[kPerThread];
+  int32_t ranks[kPerThread];
 #pragma unroll
-    for (int i = 0; i < kPlacesPerThread; ++i) mine[i] = my_places[i];
-    BlockScan(scan).ExclusiveSum(mine, mine);
+  for (int i = 0; i < kPerThread; ++i) {
+    const int64_t item = first + i * kThreads;
+    if (item >= p.num_items()) continue;
+    digits[i] = p.digits[item];
+    ranks[i] = atomicAdd(&counts[digits[i]], 1);
+  }
+  __syncthreads();
+  if (counts[digit] > 0) {
+    begins[digit] = begin + atomicAdd(&p.placed[digit], counts[digit]);
+  }
+  __syncthreads();
 #pragma unroll
-    for (int i = 0; i < kPlacesPerThread; ++i) my_places[i] = mine[i];
-    __syncthreads();
-    const bool is_last = pass + 1 == p.num_passes;
-    for_each([&](const Item& item, int32_t place, int rank) {
-      if (is_last) {
-        p.ids[place + rank] = item.id;
-      } else {
-        to[place + rank] = item;
-      }
-    });
-    __syncthreads();
-    Item* const sorted = to;
-    to = from;
-    from = sorted;
+  for (int i = 0; i < kPerThread; ++i) {
+    const int64_t item = first + i * kThreads;
+    if (item >= p.num_items()) continue;
+    const auto head = static_cast<int32_t>(item % p.num_heads);
+    const auto from_last = static_cast<int32_t>(item / p.num_heads);
+    p.ids[begins[digits[i]] + ranks[i]] =
+        head * p.num_q_tiles + p.num_q_tiles - 1 - from_last;
   }
 }
 

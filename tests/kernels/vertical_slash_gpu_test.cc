@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstddef>
 #include <limits>
+#include <numeric>
 #include <optional>
 #include <random>
 #include <string>
@@ -14,6 +15,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/selectors/vertical_slash.h"
+#include "kernels/selectors/work_order.h"
 #include "kernels/sparse_attention/launch.h"
 #include "kernels/sparse_attention/uploaded_plan.h"
 #include "tests/support/device_copy.h"
@@ -62,7 +64,7 @@ Cell HostCell(const TilePlan& plan, int64_t index) {
   return cell;
 }
 
-// A launch, its memory, and the plan read back.
+// A choice and a plan of all rows, their memory, read back.
 class GpuPlan {
  public:
   explicit GpuPlan(const Case& c) : case_(c) {
@@ -73,35 +75,47 @@ class GpuPlan {
     diagonal_sums_ = ToDevice(c.diagonal_sums, *stream_);
     pairs_ = ToDevice(std::vector<uint64_t>{kPairsBefore}, *stream_);
     // Filled with rubbish, so that what nobody writes shows.
-    scratch_ = ToDevice(std::vector<std::byte>(VerticalSlashScratchBytes(
-                                                   c.q_len, c.kv_len, c.sizes),
-                                               std::byte{0xa5}),
-                        *stream_);
-    auto launched = LaunchVerticalSlashPlan(
+    const int64_t choice_bytes = VerticalSlashChoiceBytes(c.kv_len, c.sizes);
+    scratch_ = ToDevice(
+        std::vector<std::byte>(
+            choice_bytes + VerticalSlashPlanBytes(c.q_len, c.kv_len, c.sizes),
+            std::byte{0xa5}),
+        *stream_);
+    auto choice = LaunchVerticalSlashChoice(
         {.column_sums = column_sums_.data(),
          .diagonal_sums = diagonal_sums_.data(),
          .sizes = c.sizes,
-         .q_begin = c.q_begin,
-         .q_len = c.q_len,
-         .kv_len = c.kv_len,
-         .pairs = pairs_.data()},
-        scratch_.data(), scratch_.bytes(), stream_->get());
-    EXPECT_TRUE(launched.ok()) << launched.status();
-    if (!launched.ok()) return;
-    gpu_ = *launched;
+         .kv_len = c.kv_len},
+        scratch_.data(), choice_bytes, stream_->get());
+    EXPECT_TRUE(choice.ok()) << choice.status();
+    if (!choice.ok()) return;
+    choice_ = *choice;
+    Slice(c.q_begin, c.q_len);
+  }
+
+  // Plans other rows by the same choice, in the same memory.
+  void Slice(int64_t q_begin, int64_t q_len) {
+    const int64_t used = VerticalSlashChoiceBytes(case_.kv_len, case_.sizes);
+    auto plan = LaunchVerticalSlashPlan(
+        choice_, {.q_begin = q_begin, .q_len = q_len, .pairs = pairs_.data()},
+        scratch_.data() + used, scratch_.bytes() - used, stream_->get());
+    EXPECT_TRUE(plan.ok()) << plan.status();
+    if (!plan.ok()) return;
+    plan_ = *plan;
     host_ = ToHost(scratch_, *stream_);
   }
 
-  const DeviceTilePlan& plan() const { return gpu_.plan; }
+  const DeviceTilePlan& plan() const { return plan_; }
   const Stream& stream() const { return *stream_; }
 
   VerticalSlashIndex Index(int64_t head) const {
-    const VerticalSlashSize size = Clamp(case_.sizes[head], case_.kv_len);
+    const int32_t* counts = Host(choice_.counts) + head;
     const int32_t* verticals =
-        Host(gpu_.verticals) + head * gpu_.vertical_stride;
-    const int32_t* slashes = Host(gpu_.slashes) + head * gpu_.slash_stride;
-    return {.verticals = {verticals, verticals + size.vertical},
-            .slashes = {slashes, slashes + size.slash}};
+        Host(choice_.verticals) + head * choice_.vertical_stride;
+    const int32_t* slashes =
+        Host(choice_.slashes) + head * choice_.slash_stride;
+    return {.verticals = {verticals, verticals + counts[0]},
+            .slashes = {slashes, slashes + counts[choice_.num_heads]}};
   }
 
   const PlanCell& cell(int64_t index) const {
@@ -118,7 +132,7 @@ class GpuPlan {
       for (int32_t t = range->num_tiles - 1; t >= 0 && left > 0; --t, --left) {
         const int64_t key =
             int64_t{from.key_origin} + range->begin + t * kGpuTileKeys;
-        if (key < case_.q_begin + case_.q_len) cell.tiles.push_back(key);
+        if (key < plan_.q_begin + plan_.q_len) cell.tiles.push_back(key);
       }
     }
     std::reverse(cell.tiles.begin(), cell.tiles.end());
@@ -151,7 +165,8 @@ class GpuPlan {
   DeviceBuffer<uint64_t> pairs_;
   DeviceBuffer<std::byte> scratch_;
   std::vector<std::byte> host_;
-  VerticalSlashGpuPlan gpu_;
+  VerticalSlashChoice choice_;
+  DeviceTilePlan plan_;
 };
 
 std::vector<VerticalSlashIndex> HostIndices(const Case& c) {
@@ -197,19 +212,20 @@ void ExpectEqualsCpu(const Case& c) {
     ASSERT_EQ(got.columns, want.columns) << "cell " << i;
   }
 
-  // Most expensive first; among equals the last tile first, heads in order.
-  std::vector<int32_t> order;
-  for (int64_t tile = host.num_q_tiles() - 1; tile >= 0; --tile) {
-    for (int64_t head = 0; head < heads; ++head) {
-      order.push_back(static_cast<int32_t>(head * host.num_q_tiles() + tile));
-    }
-  }
-  const auto cost = [&](int32_t item) {
-    return CellCost(gpu.cell(item).num_tiles, gpu.cell(item).num_columns);
+  // Every item once, most expensive first as far as the order tells.
+  const std::vector<int32_t> order = gpu.Order();
+  const auto digit = [&](int32_t item) {
+    return CostDigit(
+        CellCost(gpu.cell(item).num_tiles, gpu.cell(item).num_columns));
   };
-  std::stable_sort(order.begin(), order.end(),
-                   [&](int32_t a, int32_t b) { return cost(a) > cost(b); });
-  ASSERT_EQ(gpu.Order(), order);
+  for (size_t i = 1; i < order.size(); ++i) {
+    ASSERT_GE(digit(order[i - 1]), digit(order[i])) << "place " << i;
+  }
+  std::vector<int32_t> all(order.size());
+  std::iota(all.begin(), all.end(), 0);
+  std::vector<int32_t> sorted = order;
+  std::sort(sorted.begin(), sorted.end());
+  ASSERT_EQ(sorted, all);
 
   const double causal =
       heads * (0.5 * c.q_len * (c.q_len + 1) + 1.0 * c.q_len * c.q_begin);
@@ -284,11 +300,10 @@ TEST(VerticalSlashGpuTest, EqualsTheCpuWithAsManyHeadsAsThereMayBe) {
   ASSERT_NO_FATAL_FAILURE(ExpectEqualsCpu(MakeCase(0, 3000, sizes, 8)));
   sizes.push_back({});
   const Case c = MakeCase(0, 10, sizes, 8);
-  EXPECT_THAT(
-      LaunchVerticalSlashPlan({.sizes = c.sizes, .q_len = 10, .kv_len = 10},
-                              nullptr, 0, nullptr),
-      StatusIs(absl::StatusCode::kInvalidArgument,
-               HasSubstr("sizes has 129 heads")));
+  EXPECT_THAT(LaunchVerticalSlashChoice({.sizes = c.sizes, .kv_len = 10},
+                                        nullptr, 0, nullptr),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("sizes has 129 heads")));
 }
 
 TEST(VerticalSlashGpuTest, TiesGoToTheSmallerIndex) {
@@ -361,54 +376,122 @@ TEST(VerticalSlashGpuTest, RandomShapesAndSizes) {
 
 TEST(VerticalSlashGpuTest, PairsAddUpOverLaunches) {
   const Case c = MakeCase(0, 1000, {{30, 100}}, 15);
-  OVERTURE_ASSERT_OK_AND_ASSIGN(const Stream stream, Stream::Create());
-  const auto columns = ToDevice(c.column_sums, stream);
-  const auto diagonals = ToDevice(c.diagonal_sums, stream);
-  auto pairs = ToDevice(std::vector<uint64_t>{0}, stream);
-  OVERTURE_ASSERT_OK_AND_ASSIGN(
-      auto scratch, DeviceBuffer<std::byte>::Allocate(
-                        VerticalSlashScratchBytes(c.q_len, c.kv_len, c.sizes)));
-  for (uint64_t* to : {pairs.data(), pairs.data(), (uint64_t*){nullptr}}) {
-    OVERTURE_ASSERT_OK(
-        LaunchVerticalSlashPlan({.column_sums = columns.data(),
-                                 .diagonal_sums = diagonals.data(),
-                                 .sizes = c.sizes,
-                                 .q_len = c.q_len,
-                                 .kv_len = c.kv_len,
-                                 .pairs = to},
-                                scratch.data(), scratch.bytes(), stream.get())
-            .status());
+  GpuPlan gpu(c);
+  const uint64_t once = gpu.Pairs();
+  gpu.Slice(0, 1000);
+  EXPECT_EQ(gpu.Pairs(), 2 * once);
+  EXPECT_GT(once, 0);
+}
+
+TEST(CostDigitTest, AscendsBySixPercent) {
+  EXPECT_EQ(CostDigit(0), 0);
+  EXPECT_EQ(CostDigit(31), 31);
+  EXPECT_EQ(CostDigit(1u << 31), 255);
+  for (uint32_t cost = 1; cost < 31 << 14; ++cost) {
+    ASSERT_GE(CostDigit(cost), CostDigit(cost - 1));
+    ASSERT_LT(CostDigit(cost), 255);
+    // The next digit begins at most a sixteenth later.
+    ASSERT_GT(CostDigit(cost + cost / 16 + 1), CostDigit(cost));
   }
-  EXPECT_EQ(ToHost(pairs, stream)[0], 2 * GpuPlan(c).Pairs());
+}
+
+// One choice, its rows planned piece by piece, as where a plan of all of them
+// would not fit: the pieces hold what the whole does.
+TEST(VerticalSlashGpuTest, SlicesOfAChoiceMakeUpItsPlan) {
+  Case c = MakeCase(700, 5000, {{1000, 6096}, {100, 800}, {600, 100}}, 18);
+  c.sizes[1].mass = 0.8f;
+  const TilePlan whole = HostPlan(c);
+  GpuPlan gpu(c);
+  const uint64_t all = gpu.Pairs();
+  for (int64_t begin = 700; begin < 5700;) {
+    // To a border of query tiles, but for the last.
+    const int64_t end = std::min<int64_t>((begin + 1000) / 128 * 128, 5700);
+    SCOPED_TRACE(absl::StrCat("rows ", begin, " to ", end));
+    gpu.Slice(begin, end - begin);
+    const int64_t before = begin / 128 - 700 / 128;
+    for (int64_t head = 0; head < 3; ++head) {
+      for (int64_t tile = 0; tile < gpu.plan().num_q_tiles; ++tile) {
+        const Cell got = gpu.Expand(head * gpu.plan().num_q_tiles + tile);
+        const Cell want =
+            HostCell(whole, head * whole.num_q_tiles() + before + tile);
+        ASSERT_EQ(got.tiles, want.tiles) << "head " << head << " tile " << tile;
+        ASSERT_EQ(got.columns, want.columns);
+      }
+    }
+    begin = end;
+  }
+  EXPECT_EQ(gpu.Pairs(), 2 * all);
+}
+
+TEST(VerticalSlashGpuTest, AMassKeepsWhatTheCpuDoes) {
+  std::vector<VerticalSlashSize> sizes;
+  for (const float mass : {0.0f, 0.01f, 0.5f, 0.9f, 0.999f, 1.0f, 2.0f}) {
+    for (const auto& [vertical, slash] :
+         std::vector<std::pair<int32_t, int32_t>>{
+             {1000, 6096}, {30, 800}, {1 << 20, 1 << 20}, {3500, 100}}) {
+      sizes.push_back({.vertical = vertical, .slash = slash, .mass = mass});
+    }
+  }
+  sizes.push_back(StaticSize(40, 300));
+  sizes.back().mass = 0.5f;
+  sizes.push_back({.forced_columns = 0, .forced_distances = 1, .mass = 0.3f});
+  Case c = MakeCase(3000, 6001, sizes, 19);
+  ASSERT_NO_FATAL_FAILURE(ExpectEqualsCpu(c));
+  // Many equals at the border of what is kept.
+  std::mt19937 random(20);
+  for (std::vector<float>* sums : {&c.column_sums, &c.diagonal_sums}) {
+    for (float& sum : *sums) sum = static_cast<float>(random() % 4);
+  }
+  ASSERT_NO_FATAL_FAILURE(ExpectEqualsCpu(c));
+  // Nothing weighs anything; all are infinite; NaN among the rest.
+  for (const float value : {0.0f, std::numeric_limits<float>::infinity(),
+                            std::numeric_limits<float>::quiet_NaN()}) {
+    for (size_t i = 0; i<c.column_sums.size(); i += value> 0 ? 1 : 2) {
+      c.column_sums[i] = c.diagonal_sums[i] = value;
+    }
+    SCOPED_TRACE(value);
+    ASSERT_NO_FATAL_FAILURE(ExpectEqualsCpu(c));
+  }
 }
 
 TEST(VerticalSlashGpuTest, RefusesWhatDoesNotFit) {
   const std::vector<VerticalSlashSize> sizes = {{}};
+  EXPECT_THAT(LaunchVerticalSlashChoice({.sizes = sizes, .kv_len = 100},
+                                        nullptr, 1000, nullptr),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       HasSubstr("scratch of 1000 bytes")));
   EXPECT_THAT(
-      LaunchVerticalSlashPlan({.sizes = sizes, .q_len = 100, .kv_len = 100},
-                              nullptr, 1000, nullptr),
+      LaunchVerticalSlashChoice({.kv_len = 100}, nullptr, 1000, nullptr),
+      StatusIs(absl::StatusCode::kInvalidArgument,
+               HasSubstr("sizes has 0 heads")));
+  EXPECT_THAT(
+      LaunchVerticalSlashChoice({.sizes = sizes}, nullptr, 1000, nullptr),
+      StatusIs(absl::StatusCode::kInvalidArgument));
+  const VerticalSlashChoice choice = {
+      .kv_len = 100, .num_heads = 1, .max_columns = {100}};
+  EXPECT_THAT(
+      LaunchVerticalSlashPlan(choice, {.q_len = 100}, nullptr, 100, nullptr),
       StatusIs(absl::StatusCode::kResourceExhausted,
-               HasSubstr("scratch of 1000 bytes")));
-  EXPECT_THAT(LaunchVerticalSlashPlan({.q_len = 100, .kv_len = 100}, nullptr,
-                                      1000, nullptr),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("sizes has 0 heads")));
+               HasSubstr("scratch of 100 bytes")));
   EXPECT_THAT(
-      LaunchVerticalSlashPlan({.sizes = sizes, .q_len = 101, .kv_len = 100},
-                              nullptr, 1000, nullptr),
+      LaunchVerticalSlashPlan(choice, {.q_len = 101}, nullptr, 1000, nullptr),
       StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("kv_len")));
 }
 
-TEST(VerticalSlashGpuTest, AMillionTokensAndLongSegmentsStayUnder300Megabytes) {
+TEST(VerticalSlashGpuTest, AMillionTokensAndLongSlicesStayUnder300Megabytes) {
   const std::vector<VerticalSlashSize> sizes(32, {3500, 6096});
-  for (const int64_t segment : {16384, 65536}) {
-    EXPECT_LT(VerticalSlashScratchBytes(segment, 1 << 20, sizes), 300'000'000);
+  for (const int64_t slice : {16384, 65536}) {
+    EXPECT_LT(VerticalSlashChoiceBytes(1 << 20, sizes) +
+                  VerticalSlashPlanBytes(slice, 1 << 20, sizes),
+              300'000'000);
   }
   // Larger sizes, rows and keys never need less.
   const std::vector<VerticalSlashSize> small = {{30, 100}};
   const std::vector<VerticalSlashSize> large = {{31, 101}};
-  EXPECT_LE(VerticalSlashScratchBytes(100, 1000, small),
-            VerticalSlashScratchBytes(101, 1001, large));
+  EXPECT_LE(VerticalSlashChoiceBytes(1000, small),
+            VerticalSlashChoiceBytes(1001, large));
+  EXPECT_LE(VerticalSlashPlanBytes(100, 1000, small),
+            VerticalSlashPlanBytes(101, 1001, large));
 }
 
 // The attention of the shared form is, bit for bit, that of the same plan with

@@ -404,6 +404,23 @@ TEST(BuildTest, RefusesNoListsABadShapeAndOtherTilesInTheExactForm) {
       StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("128x64")));
 }
 
+// 60,000 columns in 65,536 query tiles: counted in 64 bits, held as intervals.
+TEST(BuildTest, CountsMoreThanTwoToTheThirtyOneColumns) {
+  constexpr int64_t kTokens = int64_t{1} << 22;
+  const VerticalSlashIndex index = {.verticals = Iota(60000), .slashes = {0}};
+  OVERTURE_ASSERT_OK_AND_ASSIGN(
+      const TilePlan plan,
+      BuildVerticalSlashPlan({.q_len = kTokens, .kv_len = kTokens}, {index},
+                             RangeForm::kAligned));
+  int64_t columns = 0;
+  for (int64_t s = 0; s < kTokens; s += 64) {
+    columns += std::min<int64_t>(s, 60000);
+  }
+  ASSERT_GT(columns, int64_t{1} << 31);
+  EXPECT_EQ(Cost(plan).columns, columns);
+  EXPECT_LT(plan.SizeBytes(), 4'000'000);
+}
+
 // VS(1000, 6096) on 2^18 tokens: 970 columns and 5,996 distances beyond the
 // forced ones, the distances in 400 clusters as trained heads show them.
 //
