@@ -24,7 +24,8 @@ class Shape(ctypes.Structure):
     _fields_ = [('kv_len', ctypes.c_int64), ('num_rows', ctypes.c_int32),
                 ('num_q_heads', ctypes.c_int32),
                 ('num_kv_heads', ctypes.c_int32),
-                ('head_dim', ctypes.c_int32), ('window_rows', ctypes.c_int32)]
+                ('head_dim', ctypes.c_int32), ('window_rows', ctypes.c_int32),
+                ('sm80', ctypes.c_int32)]
 
 
 def pointer(tensor):
@@ -36,7 +37,7 @@ class Problem:
                  window_rows=0):
         self.library = library
         self.shape = Shape(kv_len, ROWS, num_q_heads, num_kv_heads, head_dim,
-                           window_rows)
+                           window_rows, 0)
         torch.manual_seed(0)
         self.q = torch.randn(num_q_heads, ROWS, head_dim,
                              device=DEVICE).bfloat16()
@@ -52,7 +53,8 @@ class Problem:
             library.OvertureProbeScratchBytes(ctypes.byref(self.shape)),
             dtype=torch.uint8, device=DEVICE)
 
-    def ours(self):
+    def ours(self, sm80=0):
+        self.shape.sm80 = sm80
         code = self.library.OvertureProbe(
             ctypes.byref(self.shape), pointer(self.q), pointer(self.k),
             pointer(self.columns), pointer(self.diagonals),
@@ -87,10 +89,12 @@ def bench(library, kv_len, num_q_heads, num_kv_heads, head_dim, window_rows=0):
     for mine, theirs in zip(problem.ours(), problem.torchs()):
         error = ((mine - theirs).norm() / theirs.norm()).item()
         assert error < 0.02, error
-    ours, theirs = alternate([problem.ours, problem.torchs], 9)
+    ours, sm80, theirs = alternate(
+        [problem.ours, lambda: problem.ours(1), problem.torchs], 9)
     per_key = ours / kv_len / 2 * 1e6 * 32 / num_q_heads
     print(f'| {num_q_heads} / {num_kv_heads} | {head_dim} | {kv_len} | '
-          f'{window_rows} | {ours:.3f} | {per_key:.2f} | {theirs:.3f} | '
+          f'{window_rows} | {ours:.3f} | {per_key:.2f} | {sm80:.3f} | '
+          f'{theirs:.3f} | '
           f'{theirs / ours:.1f} | {problem.scratch.numel() / 1e6:.1f} |',
           flush=True)
 
@@ -102,8 +106,8 @@ def main():
     print(f'{torch.cuda.get_device_name()}, torch {torch.__version__}, '
           f'{ROWS} rows')
     print('| heads | dim | keys | window | ours ms | ns a key, pass and 32 '
-          'heads | PyTorch ms | PyTorch / ours | scratch MB |')
-    print('|---|---|---|---|---|---|---|---|---|')
+          'heads | sm_80 kernel ms | PyTorch ms | PyTorch / ours | scratch MB |')
+    print('|---|---|---|---|---|---|---|---|---|---|')
     for kv_len in (1 << 13, 1 << 16, 1 << 17, 1 << 20):
         bench(library, kv_len, 32, 8, 128)
     bench(library, 1 << 20, 32, 8, 128, window_rows=32)

@@ -94,6 +94,8 @@ COVERED_BY = {
     # Chooses between two kernels that one suite runs.
     "kernels/sparse_attention/sparse_attention.cc":
         "tests/kernels/sparse_attention_gpu_test.cc",
+    # Seen through the kernels that load by them.
+    "kernels/ptx/tensor_map.cc": "tests/kernels/sparse_attention_gpu_test.cc",
     # Seen through the first implementation.
     "kernels/probe_attention/probe_params.cc":
         "tests/kernels/probe_attention_cpu_test.cc",

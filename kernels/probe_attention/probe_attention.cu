@@ -9,6 +9,7 @@
 #include "base/status_macros.h"
 #include "kernels/probe_attention/probe_attention.h"
 #include "kernels/probe_attention/row_lse.cuh"
+#include "kernels/probe_attention/sm90/launch.cuh"
 #include "kernels/probe_attention/sums.cuh"
 
 namespace overture::kernels {
@@ -60,6 +61,7 @@ absl::Status Check(const ProbeAttentionParams& p) {
 struct Device {
   int num_sms = 0;
   int shared_bytes = 0;  // that a block can have
+  bool is_sm90 = false;  // whose code runs on 9.0 alone, not on what came after
 };
 
 absl::StatusOr<Device> CurrentDevice() {
@@ -70,6 +72,12 @@ absl::StatusOr<Device> CurrentDevice() {
       &device.num_sms, cudaDevAttrMultiProcessorCount, index));
   OVERTURE_RETURN_IF_CUDA_ERROR(cudaDeviceGetAttribute(
       &device.shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, index));
+  int major = 0, minor = 0;
+  OVERTURE_RETURN_IF_CUDA_ERROR(
+      cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, index));
+  OVERTURE_RETURN_IF_CUDA_ERROR(
+      cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, index));
+  device.is_sm90 = major == 9 && minor == 0;
   return device;
 }
 
@@ -90,9 +98,26 @@ int RunBytes(int steps, int num_heads) {
   return stages + num_heads * probe::kHalves * probe::kSumsFloats * 4;
 }
 
+// log2 of the rows' sums, between the passes.
+absl::Status LaunchRowLse(const BlockParams& p, int num_kv_heads,
+                          cudaStream_t stream) {
+  return Launch("RowLseKernel", &probe::RowLseKernel,
+                dim3(p.num_heads, num_kv_heads), probe::kLseThreads, 0, p,
+                stream);
+}
+
+absl::Status LaunchBlockSm90(BlockParams p, int num_kv_heads,
+                             const Device& device, cudaStream_t stream) {
+  probe::sm90::CutRuns(num_kv_heads, device.num_sms, kMaxRuns, p);
+  OVERTURE_RETURN_IF_ERROR(
+      probe::sm90::LaunchRowParts(p, num_kv_heads, stream));
+  OVERTURE_RETURN_IF_ERROR(LaunchRowLse(p, num_kv_heads, stream));
+  return probe::sm90::LaunchSums(p, num_kv_heads, stream);
+}
+
 template <int kSteps>
-absl::Status LaunchBlock(BlockParams p, int num_kv_heads, const Device& device,
-                         cudaStream_t stream) {
+absl::Status LaunchBlockSm80(BlockParams p, int num_kv_heads,
+                             const Device& device, cudaStream_t stream) {
   // Full blocks, on all multiprocessors once.
   const int run_bytes = RunBytes(kSteps, p.num_heads);
   const int run_warps = p.num_heads * probe::kHalves;
@@ -112,9 +137,7 @@ absl::Status LaunchBlock(BlockParams p, int num_kv_heads, const Device& device,
   OVERTURE_RETURN_IF_ERROR(Launch("RowPartsKernel",
                                   &probe::RowPartsKernel<kSteps>, grid, threads,
                                   shared_bytes, p, stream));
-  OVERTURE_RETURN_IF_ERROR(Launch("RowLseKernel", &probe::RowLseKernel,
-                                  dim3(p.num_heads, num_kv_heads),
-                                  probe::kLseThreads, 0, p, stream));
+  OVERTURE_RETURN_IF_ERROR(LaunchRowLse(p, num_kv_heads, stream));
   auto* sums = p.window_row < probe::kRows ? &probe::SumsKernel<kSteps, true>
                                            : &probe::SumsKernel<kSteps, false>;
   return Launch("SumsKernel", sums, grid, threads, shared_bytes, p, stream);
@@ -130,6 +153,20 @@ int64_t ProbeScratchBytes(int64_t kv_len, int32_t num_heads) {
 absl::Status LaunchProbeAttention(const ProbeAttentionParams& params,
                                   void* scratch, int64_t scratch_bytes,
                                   void* stream) {
+  OVERTURE_RETURN_IF_ERROR(Check(params));
+  OVERTURE_ASSIGN_OR_RETURN(const Device device, CurrentDevice());
+  const int group = params.num_q_heads / params.num_kv_heads;
+  const ProbeKernel kernel = device.is_sm90 && group >= probe::sm90::kMinHeads
+                                 ? ProbeKernel::kSm90
+                                 : ProbeKernel::kSm80;
+  return LaunchProbeAttentionWith(kernel, params, scratch, scratch_bytes,
+                                  stream);
+}
+
+absl::Status LaunchProbeAttentionWith(ProbeKernel kernel,
+                                      const ProbeAttentionParams& params,
+                                      void* scratch, int64_t scratch_bytes,
+                                      void* stream) {
   OVERTURE_RETURN_IF_ERROR(Check(params));
   const int64_t needed = ProbeScratchBytes(params.kv_len, params.num_q_heads);
   if (scratch_bytes < needed) {
@@ -162,8 +199,10 @@ absl::Status LaunchProbeAttention(const ProbeAttentionParams& params,
 
   // Blocks of 64 rows from the last one on, which writes all outputs; the
   // others add to what they see. Heads of a group that share a launch.
-  const int launches =
-      static_cast<int>(CeilDiv(group, probe::kMaxWarps / probe::kHalves));
+  const bool is_sm90 = kernel == ProbeKernel::kSm90;
+  const int max_heads =
+      is_sm90 ? probe::sm90::kMaxHeads : probe::kMaxWarps / probe::kHalves;
+  const int launches = static_cast<int>(CeilDiv(group, max_heads));
   const int heads = static_cast<int>(CeilDiv(group, launches));
   for (int64_t end = params.num_rows; end > 0; end -= probe::kRows) {
     const int64_t begin = end - probe::kRows;
@@ -181,9 +220,10 @@ absl::Status LaunchProbeAttention(const ProbeAttentionParams& params,
     for (p.first_head = 0; p.first_head < group; p.first_head += heads) {
       p.num_heads = std::min(heads, group - p.first_head);
       p.add_votes = p.add_sums || p.first_head > 0;
-      const auto launch = params.head_dim <= 64   ? &LaunchBlock<4>
-                          : params.head_dim <= 96 ? &LaunchBlock<6>
-                                                  : &LaunchBlock<8>;
+      const auto launch = is_sm90                 ? &LaunchBlockSm90
+                          : params.head_dim <= 64 ? &LaunchBlockSm80<4>
+                          : params.head_dim <= 96 ? &LaunchBlockSm80<6>
+                                                  : &LaunchBlockSm80<8>;
       OVERTURE_RETURN_IF_ERROR(
           launch(p, params.num_kv_heads, device, cuda_stream));
     }

@@ -27,4 +27,14 @@ absl::Status LaunchProbeAttention(const ProbeAttentionParams& params,
                                   void* scratch, int64_t scratch_bytes,
                                   void* stream);
 
+// The kernels behind it. On a device of compute capability 9.0 kSm90 runs
+// wherever at least three query heads share a KV head.
+enum class ProbeKernel { kSm80, kSm90 };
+
+// The same with a kernel of the caller's choice; REQUIRES a device that has it.
+absl::Status LaunchProbeAttentionWith(ProbeKernel kernel,
+                                      const ProbeAttentionParams& params,
+                                      void* scratch, int64_t scratch_bytes,
+                                      void* stream);
+
 }  // namespace overture::kernels

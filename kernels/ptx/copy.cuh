@@ -12,6 +12,7 @@
 namespace overture::kernels::ptx {
 
 // L2 eviction priorities as createpolicy encodes them.
+inline constexpr uint64_t kEvictNormal = 0x1000000000000000ull;
 inline constexpr uint64_t kEvictFirst = 0x12F0000000000000ull;
 inline constexpr uint64_t kEvictLast = 0x14F0000000000000ull;
 

@@ -2,92 +2,39 @@
 #include <cuda_runtime.h>
 
 #include <cmath>
-#include <string>
 
 #include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "base/cuda/status.h"
 #include "base/status_macros.h"
+#include "kernels/ptx/tensor_map.h"
 #include "kernels/sparse_attention/kernel.cuh"
 #include "kernels/sparse_attention/launch.h"
 
 namespace overture::kernels {
 namespace {
 
-using EncodeTiled = decltype(&cuTensorMapEncodeTiled);
-
-// The driver entry point, so that nothing links against libcuda.
-absl::StatusOr<EncodeTiled> GetEncodeTiled() {
-  void* function = nullptr;
-  cudaDriverEntryPointQueryResult result;
-  OVERTURE_RETURN_IF_ERROR(CudaStatus(
-      cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function,
-                                       12000, cudaEnableDefault, &result),
-      "cuTensorMapEncodeTiled"));
-  if (result != cudaDriverEntryPointSuccess || function == nullptr) {
-    return absl::UnimplementedError("driver has no cuTensorMapEncodeTiled");
-  }
-  return reinterpret_cast<EncodeTiled>(function);
-}
-
-// A dimension of a bf16 tensor, innermost first.
-struct MapDim {
-  int64_t size;
-  int64_t stride;  // elements
-  int32_t box;
-};
-
-// A swizzled map whose boxes are 64 columns of the first dimension wide.
-template <int kRank>
-absl::Status MakeMap(EncodeTiled encode, const void* data,
-                     const MapDim (&tensor)[kRank], CUtensorMap* map) {
-  cuuint64_t dims[kRank];
-  cuuint64_t strides[kRank];  // bytes, of all dimensions but the first
-  cuuint32_t box[kRank];
-  cuuint32_t steps[kRank];
-  for (int i = 0; i < kRank; ++i) {
-    dims[i] = static_cast<cuuint64_t>(tensor[i].size);
-    strides[i] = static_cast<cuuint64_t>(tensor[i].stride * 2);
-    box[i] = static_cast<cuuint32_t>(tensor[i].box);
-    steps[i] = 1;
-  }
-  const CUresult result = encode(
-      map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, kRank, const_cast<void*>(data),
-      dims, strides + 1, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-      CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-      CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  if (result == CUDA_SUCCESS) return absl::OkStatus();
-  const auto print = [](std::string* out, const MapDim& dim) {
-    absl::StrAppend(out, dim.size, " by ", dim.stride);
-  };
-  return absl::InvalidArgumentError(
-      absl::StrCat("tensor map of (", absl::StrJoin(tensor, ", ", print),
-                   ") elements: driver error ", static_cast<int>(result)));
-}
-
 template <int kHeadDim>
 absl::Status Launch(const SparseAttentionParams& params,
                     const DeviceTilePlan& plan, cudaStream_t stream) {
   using T = sm90::Traits<kHeadDim>;
-  OVERTURE_ASSIGN_OR_RETURN(const EncodeTiled encode, GetEncodeTiled());
   sm90::KernelParams p;
   const auto kv_map = [&](const void* data, int rows, CUtensorMap* map) {
-    return MakeMap(encode, data,
-                   {{kHeadDim, 1, sm90::kPanel},
-                    {plan.kv_len, params.stride_kv_row, rows},
-                    {params.num_kv_heads, params.stride_kv_head, 1}},
-                   map);
+    return MakeTensorMap(data,
+                         {{kHeadDim, 1, sm90::kPanel},
+                          {plan.kv_len, params.stride_kv_row, rows},
+                          {params.num_kv_heads, params.stride_kv_head, 1}},
+                         map);
   };
   const int packed = plan.packed_heads();
   const auto query_map = [&](const void* data, int64_t stride_row,
                              int64_t stride_head, int rows, CUtensorMap* map) {
-    return MakeMap(encode, data,
-                   {{kHeadDim, 1, sm90::kPanel},
-                    {packed, stride_head, packed},
-                    {plan.q_len, stride_row, rows / packed},
-                    {params.num_q_heads / packed, stride_head * packed, 1}},
-                   map);
+    return MakeTensorMap(
+        data,
+        {{kHeadDim, 1, sm90::kPanel},
+         {packed, stride_head, packed},
+         {plan.q_len, stride_row, rows / packed},
+         {params.num_q_heads / packed, stride_head * packed, 1}},
+        map);
   };
   OVERTURE_RETURN_IF_ERROR(kv_map(params.k, sm90::kSubTile, &p.k));
   OVERTURE_RETURN_IF_ERROR(kv_map(params.k, sm90::kBlockN, &p.k2));

@@ -1,5 +1,7 @@
 #include "kernels/probe_attention/probe_attention.h"
 
+#include <cuda_runtime_api.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -74,7 +76,8 @@ struct Sums {
 };
 
 // `params` has q and k on the device; outputs and scratch start as NaNs.
-void RunGpu(ProbeAttentionParams params, const Stream& stream, Sums* sums) {
+void RunGpu(ProbeKernel kernel, ProbeAttentionParams params,
+            const Stream& stream, Sums* sums) {
   auto columns = ToDevice(sums->columns, stream);
   auto diagonals = ToDevice(sums->diagonals, stream);
   auto votes = ToDevice(sums->votes, stream);
@@ -83,8 +86,8 @@ void RunGpu(ProbeAttentionParams params, const Stream& stream, Sums* sums) {
   params.column_sums = columns.data();
   params.diagonal_sums = diagonals.data();
   params.window_votes = votes.data();
-  OVERTURE_ASSERT_OK(
-      LaunchProbeAttention(params, scratch.data(), bytes, stream.get()));
+  OVERTURE_ASSERT_OK(LaunchProbeAttentionWith(kernel, params, scratch.data(),
+                                              bytes, stream.get()));
   sums->columns = ToHost(columns, stream);
   sums->diagonals = ToHost(diagonals, stream);
   sums->votes = ToHost(votes, stream);
@@ -126,7 +129,7 @@ class Problem {
     return sums;
   }
 
-  Sums Gpu() const {
+  Sums Gpu(ProbeKernel kernel) const {
     Sums sums = Poison();
     auto stream = Stream::Create();
     EXPECT_TRUE(stream.ok()) << stream.status();
@@ -136,7 +139,7 @@ class Problem {
     ProbeAttentionParams params = params_;
     params.q = q.data();
     params.k = k.data();
-    RunGpu(params, *stream, &sums);
+    RunGpu(kernel, params, *stream, &sums);
     return sums;
   }
 
@@ -173,34 +176,60 @@ void ExpectClose(const std::vector<float>& got, const std::vector<float>& want,
   }
 }
 
-void ExpectEqualsTheCpus(const Case& c) {
-  SCOPED_TRACE(::testing::PrintToString(c));
-  const Problem problem(c);
-  const Sums cpu = problem.Cpu(), gpu = problem.Gpu();
-  const double tolerance = problem.Tolerance();
-  ASSERT_NO_FATAL_FAILURE(
-      ExpectClose(gpu.columns, cpu.columns, tolerance, "column"));
-  ASSERT_NO_FATAL_FAILURE(
-      ExpectClose(gpu.diagonals, cpu.diagonals, tolerance, "distance"));
-  ASSERT_NO_FATAL_FAILURE(ExpectClose(gpu.votes, cpu.votes, tolerance, "vote"));
-}
+// Every kernel that the device has.
+class ProbeAttentionTest : public ::testing::TestWithParam<ProbeKernel> {
+ protected:
+  void SetUp() override {
+    int major = 0, minor = 0;
+    ASSERT_EQ(
+        cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0),
+        cudaSuccess);
+    ASSERT_EQ(
+        cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, 0),
+        cudaSuccess);
+    if (GetParam() == ProbeKernel::kSm90 && (major != 9 || minor != 0)) {
+      GTEST_SKIP() << "the device has compute capability " << major << "."
+                   << minor;
+    }
+  }
 
-TEST(ProbeAttentionTest, AnyLength) {
+  void ExpectEqualsTheCpus(const Case& c) {
+    SCOPED_TRACE(::testing::PrintToString(c));
+    const Problem problem(c);
+    const Sums cpu = problem.Cpu(), gpu = problem.Gpu(GetParam());
+    const double tolerance = problem.Tolerance();
+    ASSERT_NO_FATAL_FAILURE(
+        ExpectClose(gpu.columns, cpu.columns, tolerance, "column"));
+    ASSERT_NO_FATAL_FAILURE(
+        ExpectClose(gpu.diagonals, cpu.diagonals, tolerance, "distance"));
+    ASSERT_NO_FATAL_FAILURE(
+        ExpectClose(gpu.votes, cpu.votes, tolerance, "vote"));
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Kernels, ProbeAttentionTest,
+                         ::testing::Values(ProbeKernel::kSm80,
+                                           ProbeKernel::kSm90),
+                         [](const auto& info) {
+                           return info.param == ProbeKernel::kSm80 ? "Sm80"
+                                                                   : "Sm90";
+                         });
+
+TEST_P(ProbeAttentionTest, AnyLength) {
   for (const int64_t kv_len :
        {64, 65, 127, 128, 129, 1000, 4096, 8191, 20000}) {
     ASSERT_NO_FATAL_FAILURE(ExpectEqualsTheCpus({.kv_len = kv_len}));
   }
 }
 
-TEST(ProbeAttentionTest, AnyHeadDimThatIsAMultipleOfSixteen) {
+TEST_P(ProbeAttentionTest, AnyHeadDimThatIsAMultipleOfSixteen) {
   for (int32_t dim = 16; dim <= 128; dim += 16) {
     ASSERT_NO_FATAL_FAILURE(
         ExpectEqualsTheCpus({.head_dim = dim, .kv_len = 777}));
   }
 }
 
-TEST(ProbeAttentionTest, AnyGroup) {
-  // More than 8 heads of a group take several launches.
+TEST_P(ProbeAttentionTest, AnyGroup) {
+  // More than 8 heads of a group, or 4, take several launches.
   for (const int32_t group : {1, 2, 3, 4, 5, 7, 8, 9, 16, 20}) {
     ASSERT_NO_FATAL_FAILURE(ExpectEqualsTheCpus(
         {.num_q_heads = group, .num_kv_heads = 1, .kv_len = 1300}));
@@ -211,7 +240,7 @@ TEST(ProbeAttentionTest, AnyGroup) {
       {.num_q_heads = 300, .num_kv_heads = 150, .kv_len = 200}));
 }
 
-TEST(ProbeAttentionTest, AnyNumberOfRowsAndAnyWindow) {
+TEST_P(ProbeAttentionTest, AnyNumberOfRowsAndAnyWindow) {
   const Case cases[] = {
       {.num_rows = 1, .kv_len = 1, .window_rows = 1},
       {.num_rows = 1, .kv_len = 500, .window_rows = 1},
@@ -234,44 +263,45 @@ TEST(ProbeAttentionTest, AnyNumberOfRowsAndAnyWindow) {
   }
 }
 
-TEST(ProbeAttentionTest, RowsMayHaveGaps) {
+TEST_P(ProbeAttentionTest, RowsMayHaveGaps) {
   ASSERT_NO_FATAL_FAILURE(ExpectEqualsTheCpus({.head_dim = 80, .gap = 24}));
 }
 
-TEST(ProbeAttentionTest, LargeScoresAreRelativeToTheirMaximum) {
+TEST_P(ProbeAttentionTest, LargeScoresAreRelativeToTheirMaximum) {
   // Scores of several hundred: most probabilities are 0, one is nearly 1.
   ASSERT_NO_FATAL_FAILURE(ExpectEqualsTheCpus({.kv_len = 5000, .q_size = 60}));
   ASSERT_NO_FATAL_FAILURE(
       ExpectEqualsTheCpus({.kv_len = 700, .q_size = 60, .scale_sign = -1}));
 }
 
-TEST(ProbeAttentionTest, AScaleOfZeroIsUniform) {
+TEST_P(ProbeAttentionTest, AScaleOfZeroIsUniform) {
   ASSERT_NO_FATAL_FAILURE(ExpectEqualsTheCpus({.scale_sign = 0}));
 }
 
-TEST(ProbeAttentionTest, EqualInputsGiveEqualBits) {
+TEST_P(ProbeAttentionTest, EqualInputsGiveEqualBits) {
   const Problem problem({.num_q_heads = 8,
                          .num_kv_heads = 2,
                          .head_dim = 128,
                          .num_rows = 150,
                          .kv_len = 30000,
                          .window_rows = 100});
-  const Sums first = problem.Gpu(), second = problem.Gpu();
+  const Sums first = problem.Gpu(GetParam()), second = problem.Gpu(GetParam());
   EXPECT_EQ(first.columns, second.columns);
   EXPECT_EQ(first.diagonals, second.diagonals);
   EXPECT_EQ(first.votes, second.votes);
 }
 
-TEST(ProbeAttentionTest, OutputsMayBeLeftOut) {
+TEST_P(ProbeAttentionTest, OutputsMayBeLeftOut) {
   const Problem problem({.kv_len = 3000});
-  const Sums all = problem.Gpu();
+  const Sums all = problem.Gpu(GetParam());
   OVERTURE_ASSERT_OK_AND_ASSIGN(const Stream stream, Stream::Create());
   const auto q = ToDevice(Random(64 * 4 * 64, 1, 1), stream);
   const auto k = ToDevice(Random(2 * 3005 * 64, 1, 2), stream);
   auto scratch =
       ToDevice(std::vector<float>(ProbeScratchBytes(3000, 4) / 4), stream);
   const auto run = [&](float* columns, float* diagonals, float* votes) {
-    OVERTURE_ASSERT_OK(LaunchProbeAttention(
+    OVERTURE_ASSERT_OK(LaunchProbeAttentionWith(
+        GetParam(),
         {.q = q.data(),
          .k = k.data(),
          .stride_q_row = 4 * 64,
@@ -300,7 +330,7 @@ TEST(ProbeAttentionTest, OutputsMayBeLeftOut) {
   EXPECT_EQ(ToHost(votes, stream), all.votes);
 }
 
-TEST(ProbeAttentionTest, AMillionEqualKeysGiveTheHarmonicSums) {
+TEST_P(ProbeAttentionTest, AMillionEqualKeysGiveTheHarmonicSums) {
   // Row r gives 1 / (r + 1) to each of its keys: a key counted twice or not at
   // all at the border of two runs would show as an error of 1 / 64.
   constexpr int64_t kKeys = (int64_t{1} << 20) + 77;
@@ -309,7 +339,8 @@ TEST(ProbeAttentionTest, AMillionEqualKeysGiveTheHarmonicSums) {
   const auto q = ToDevice(Random(kRows * 2 * 16, 1, 1), stream);
   const auto k = ToDevice(std::vector<BFloat16>(kKeys * 16), stream);
   Sums sums(2, 1, kKeys);
-  RunGpu({.q = q.data(),
+  RunGpu(GetParam(),
+         {.q = q.data(),
           .k = k.data(),
           .stride_q_row = 32,
           .stride_q_head = 16,
@@ -348,7 +379,7 @@ TEST(ProbeAttentionTest, AMillionEqualKeysGiveTheHarmonicSums) {
   }
 }
 
-TEST(ProbeAttentionTest, NamesWhatItCannotDo) {
+TEST(ProbeAttentionErrorsTest, NamesWhatItCannotDo) {
   alignas(16) const uint16_t data[64] = {};
   const ProbeAttentionParams fine = {.q = data,
                                      .k = data,
