@@ -27,8 +27,10 @@ struct SnapKvOptions {
   int32_t window = 32;      // W, last queries that vote; always kept
   int32_t capacity = 1024;  // C, rows kept per KV head, window included; > W
   Pooling pooling = Pooling::kMax;
-  // Odd, at most kMaxPoolingWidth; must cover an answer's span.
-  int32_t pooling_width = 7;
+  // Odd, at most kMaxPoolingWidth. The window's rows vote for where an answer
+  // begins; it is kept as far as (width - 1) / 2 tokens behind. The published 7
+  // breaks off answers of more than four tokens (docs/quality.md).
+  int32_t pooling_width = 63;
 };
 
 // INVALID_ARGUMENT naming field, value and limit.

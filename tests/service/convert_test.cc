@@ -116,7 +116,7 @@ TEST(ConvertTest, ViewZerosTakeTheDefaults) {
   EXPECT_EQ(all->window, 32);
   EXPECT_EQ(all->capacity, 1024);
   EXPECT_EQ(all->pooling, compress::Pooling::kMax);
-  EXPECT_EQ(all->pooling_width, 7);
+  EXPECT_EQ(all->pooling_width, 63);
 }
 
 TEST(ConvertTest, BadViewsAreNamed) {
