@@ -154,6 +154,11 @@ constexpr Option kOptions[] = {
        return SetBytes(v, /*allow_auto=*/false, &c->max_view_bytes);
      },
      "memory of all handles' views together"},
+    {"max_memory_bytes", "1GiB",
+     [](absl::string_view v, Config* c) {
+       return SetBytes(v, /*allow_auto=*/false, &c->max_memory_bytes);
+     },
+     "memory of all handles' KV that is not stored"},
     {"handle_ttl", "10m",
      [](absl::string_view v, Config* c) {
        return SetDuration(v, absl::Seconds(1), kMaxHandleTtl, &c->handle_ttl);

@@ -41,6 +41,7 @@ struct Config {
   int64_t max_work_bytes = 0;  // 0: chosen at start
   int32_t max_handles = 0;
   int64_t max_view_bytes = 0;
+  int64_t max_memory_bytes = 0;
   absl::Duration handle_ttl;
   v1::Selector selector;          // has a kind
   std::string minference_config;  // empty: none

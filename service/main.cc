@@ -120,8 +120,9 @@ absl::StatusOr<OpenedStore> OpenStore(const Config& config) {
   }
   OVERTURE_ASSIGN_OR_RETURN(
       out.cache,
-      cache::KvCache::Open({.max_bytes = out.max_bytes}, std::move(stores.meta),
-                           std::move(stores.payload)));
+      cache::KvCache::Open({.max_bytes = out.max_bytes,
+                            .max_memory_bytes = config.max_memory_bytes},
+                           std::move(stores.meta), std::move(stores.payload)));
   return out;
 }
 

@@ -34,6 +34,7 @@ TEST(ConfigTest, DefaultsAreSafe) {
   EXPECT_THAT(config.listen, ::testing::ElementsAre("127.0.0.1:50051"));
   EXPECT_TRUE(config.rocksdb);
   EXPECT_EQ(config.max_queued, 64);
+  EXPECT_EQ(config.max_memory_bytes, int64_t{1} << 30);
   EXPECT_EQ(config.handle_ttl, absl::Minutes(10));
   EXPECT_EQ(config.grace, absl::Seconds(10));
   EXPECT_TRUE(config.selector.has_dense());
@@ -48,11 +49,13 @@ TEST(ConfigTest, FlagsWinOverTheFile) {
       const Config config,
       Parse({"--config=o.conf", "--max-queued=5", "--listen=unix:/tmp/s"},
             "# a comment\nmodel = m.gguf\n data_dir=d # here\nmax_queued = 7\n"
-            "threads = 3\n\nmax_store_bytes = 2GiB\n"));
+            "threads = 3\n\nmax_store_bytes = 2GiB\n"
+            "max_memory_bytes = 3GiB\n"));
   EXPECT_EQ(config.max_queued, 5);
   EXPECT_EQ(config.threads, 3);
   EXPECT_EQ(config.data_dir, "d");
   EXPECT_EQ(config.max_store_bytes, int64_t{2} << 30);
+  EXPECT_EQ(config.max_memory_bytes, int64_t{3} << 30);
   EXPECT_THAT(config.listen, ::testing::ElementsAre("unix:/tmp/s"));
 }
 
