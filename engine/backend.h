@@ -25,8 +25,7 @@
 #include "engine/model_files.h"
 #include "engine/row_audit.h"
 #include "engine/selector_spec.h"
-#include "kernels/fp8_attention/attention_precision.h"
-#include "kernels/linear/linear_precision.h"
+#include "kernels/precision.h"
 
 namespace overture::engine {
 

@@ -17,7 +17,7 @@
 #include "engine/backend.h"
 #include "engine/model_files.h"
 #include "kernels/linear/linear_cpu.h"
-#include "kernels/linear/linear_precision.h"
+#include "kernels/precision.h"
 #include "kernels/transformer_ops/transformer_ops_cpu.h"
 
 namespace overture::engine {

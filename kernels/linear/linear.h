@@ -16,7 +16,7 @@
 #include "base/cuda/stream.h"
 #include "base/dtype.h"
 #include "kernels/fp8/e4m3.h"
-#include "kernels/linear/linear_precision.h"
+#include "kernels/precision.h"
 
 namespace overture::kernels {
 

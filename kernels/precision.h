@@ -1,4 +1,5 @@
-// What the linear layers of a model multiply; sums are fp32 either way.
+// What the products of a model multiply; sums and the residual stream are fp32
+// either way.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +16,14 @@ enum class LinearPrecision : uint8_t {
   kFp8,
 };
 
+enum class AttentionPrecision : uint8_t {
+  kBF16,  // q, k, v and probabilities of the compute dtype
+  kFp8,   // e4m3: fp8_attention/fp8_attention.h
+};
+
 // "bf16" or "fp8"; INVALID_ARGUMENT names the text and these.
 absl::StatusOr<LinearPrecision> ParseLinearPrecision(absl::string_view text);
+absl::StatusOr<AttentionPrecision> ParseAttentionPrecision(
+    absl::string_view text);
 
 }  // namespace overture::kernels
