@@ -9,6 +9,7 @@
 #include "engine/backend.h"
 #include "kernels/block_means/block_means_cpu.h"
 #include "kernels/probe_attention/probe_attention_cpu.h"
+#include "kernels/selectors/best_tiles.h"
 #include "kernels/selectors/hybrid.h"
 
 namespace overture::engine {
@@ -27,13 +28,6 @@ bool Corrects(const std::vector<kernels::BlockRule>& rules) {
 }  // namespace
 
 absl::Status CpuSelector::Supports(const SelectorSpec& spec) {
-  using Kind = SelectorSpec::Kind;
-  if (spec.kind == Kind::kTriShape) return NotYet("tri_shape");
-  if (spec.kind == Kind::kRandomBlocks) return NotYet("random_blocks");
-  if (spec.kind == Kind::kOracle) return NotYet("oracle");
-  if (spec.kind != Kind::kDense && spec.dense_until > 0) {
-    return NotYet("dense_until");
-  }
   if (spec.skip_threshold > 0) return NotYet("skip_threshold");
   if (spec.whole_prompt) return NotYet("whole_prompt");
   return absl::OkStatus();
@@ -53,14 +47,16 @@ int64_t CpuSelector::WorkspaceBytes(const ModelConfig& config,
 absl::Status CpuSelector::Choose(int32_t layer, const SegmentTensors& segment,
                                  WindowVotes* votes) {
   segment_ = segment;
+  const bool is_new_layer = layer != layer_;
+  layer_ = layer;
   if (spec_.kind != SelectorSpec::Kind::kDynamic) return absl::OkStatus();
-  if (layer != layer_) {
-    layer_ = layer;
+  if (is_new_layer) {
     sizes_ = SizesOfLayer(spec_, layer, config_.num_q_heads);
     rules_.clear();
     for (const auto& size : sizes_) rules_.push_back(size.blocks);
     num_blocks_ = 0;
   }
+  if (IsDenseSegment(spec_, segment.end)) return absl::OkStatus();
   OVERTURE_RETURN_IF_ERROR(AsInternal(ChooseIndices(votes)));
   return AsInternal(UpdateMeans());
 }
@@ -158,21 +154,55 @@ absl::StatusOr<kernels::TilePlan> CpuSelector::Build(int64_t begin,
   using Kind = SelectorSpec::Kind;
   kernels::PlanShape shape{
       .q_begin = begin, .q_len = end - begin, .kv_len = end};
+  if (IsDenseSegment(spec_, segment_.end)) return kernels::DensePlan(shape);
   switch (spec_.kind) {
     case Kind::kDense:
       return kernels::DensePlan(shape);
     case Kind::kAShape:
-      return kernels::AShapePlan(shape, spec_.num_initial, spec_.num_local);
+    case Kind::kTriShape:
+      return kernels::AShapePlan(shape, spec_.num_initial, spec_.num_local,
+                                 DenseRowsOf(spec_, segment_.end));
     case Kind::kDynamic:
       // Chosen over the whole segment, columns may lie behind this piece.
       shape.kv_len = segment_.end;
       return BuildDynamic(shape);
-    case Kind::kTriShape:
     case Kind::kRandomBlocks:
     case Kind::kOracle:
-      break;
+      return BuildBestTiles(shape);
   }
-  return absl::InternalError("no plan for this kind of selector");
+  return absl::InternalError("unknown kind of selector");
+}
+
+absl::StatusOr<kernels::TilePlan> CpuSelector::BuildBestTiles(
+    kernels::PlanShape shape) const {
+  shape.tile_rows = kernels::kBlockTileRows;
+  const int64_t first_tile = shape.q_begin / shape.tile_rows * shape.tile_rows;
+  const kernels::DenseRows dense = DenseRowsOf(spec_, segment_.end);
+  if (spec_.kind == SelectorSpec::Kind::kRandomBlocks) {
+    return kernels::BestTilesPlan(
+        shape, config_.num_q_heads, spec_.block_density, dense,
+        [&](int32_t head, int64_t q_tile, absl::Span<float> scores) {
+          kernels::RandomTileScores(spec_.seed, layer_, head,
+                                    first_tile + q_tile * shape.tile_rows,
+                                    scores);
+        });
+  }
+  // The oracle: a probe of all the rows of a query tile.
+  kernels::TileMasses masses(shape, config_.num_q_heads);
+  std::vector<float> sums(config_.num_q_heads * shape.kv_len);
+  for (int64_t q_tile = 0; q_tile < masses.num_q_tiles(); ++q_tile) {
+    const auto [begin, end] = masses.RowsOf(q_tile);
+    kernels::ProbeAttentionParams probe =
+        ProbeOf(RowsOf(segment_, config_, begin, end), config_, end - begin);
+    probe.column_sums = sums.data();
+    OVERTURE_RETURN_IF_ERROR(kernels::ProbeAttentionCpu(probe));
+    masses.Add(q_tile, sums);
+  }
+  return kernels::BestTilesPlan(
+      shape, config_.num_q_heads, spec_.block_density, dense,
+      [&](int32_t head, int64_t q_tile, absl::Span<float> scores) {
+        masses.Scores(head, q_tile, scores);
+      });
 }
 
 absl::StatusOr<kernels::TilePlan> CpuSelector::BuildDynamic(

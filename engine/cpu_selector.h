@@ -59,15 +59,18 @@ class CpuSelector {
   absl::Status ChooseIndices(WindowVotes* votes);
   absl::Status UpdateMeans();
   absl::StatusOr<kernels::TilePlan> Build(int64_t begin, int64_t end) const;
+  // kRandomBlocks and kOracle.
+  absl::StatusOr<kernels::TilePlan> BuildBestTiles(
+      kernels::PlanShape shape) const;
   absl::StatusOr<kernels::TilePlan> BuildDynamic(
       const kernels::PlanShape& shape) const;
 
   const SelectorSpec& spec_;
   const ModelConfig& config_;
   SegmentTensors segment_;
+  int32_t layer_ = -1;
 
   // kDynamic. By query head of this layer:
-  int32_t layer_ = -1;
   std::vector<kernels::VerticalSlashSize> sizes_;
   std::vector<kernels::BlockRule> rules_;
   std::vector<kernels::VerticalSlashIndex> indices_;

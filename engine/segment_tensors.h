@@ -31,6 +31,18 @@ struct WindowVotes {
   bool done = false;      // set once they are written
 };
 
+// Some of its rows and the keys up to their end. REQUIRES rows of the segment.
+inline SegmentTensors RowsOf(const SegmentTensors& segment,
+                             const ModelConfig& config, int64_t begin,
+                             int64_t end) {
+  SegmentTensors rows = segment;
+  rows.begin = begin;
+  rows.end = end;
+  rows.q += (begin - segment.begin) * config.num_q_heads * config.head_dim *
+            SizeOf(segment.dtype);
+  return rows;
+}
+
 // A probe of the last `num_rows` rows of the segment, at most all, without
 // outputs.
 inline kernels::ProbeAttentionParams ProbeOf(const SegmentTensors& segment,

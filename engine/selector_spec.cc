@@ -178,6 +178,19 @@ std::vector<kernels::VerticalSlashSize> SizesOfLayer(const SelectorSpec& spec,
   return {sizes.begin(), sizes.end()};
 }
 
+bool IsDenseSegment(const SelectorSpec& spec, int64_t end) {
+  return !IsTokenPure(spec) && end <= spec.dense_until;
+}
+
+kernels::DenseRows DenseRowsOf(const SelectorSpec& spec, int64_t end) {
+  kernels::DenseRows dense;
+  if (IsTokenPure(spec)) dense.until = spec.dense_until;
+  if (spec.kind == SelectorSpec::Kind::kTriShape) {
+    dense.from = end - spec.num_last;
+  }
+  return dense;
+}
+
 absl::Status NotYet(absl::string_view field) {
   return absl::UnimplementedError(absl::StrCat(
       "selector.", field, " is not implemented by this back end yet"));

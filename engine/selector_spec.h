@@ -11,6 +11,7 @@
 #include "base/segments.h"
 #include "engine/head_sizes.h"
 #include "engine/model_config.h"
+#include "kernels/selectors/static_plans.h"
 #include "kernels/selectors/vertical_slash.h"
 
 namespace overture::engine {
@@ -92,6 +93,15 @@ bool AnyHead(const SelectorSpec& spec, Property property) {
   }
   return false;
 }
+
+// Whether dense_until makes the rows of a segment dense that ends, or of which
+// the prompt ends, at `end`; false for a token-pure spec, which has
+// DenseRowsOf.
+bool IsDenseSegment(const SelectorSpec& spec, int64_t end);
+
+// The dense rows of the segment that ends at `end`, where a token-pure or
+// kTriShape spec has some.
+kernels::DenseRows DenseRowsOf(const SelectorSpec& spec, int64_t end);
 
 // UNIMPLEMENTED saying that a back end does not run it yet.
 absl::Status NotYet(absl::string_view field);

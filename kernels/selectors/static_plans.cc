@@ -77,7 +77,7 @@ absl::StatusOr<TilePlan> DensePlan(const PlanShape& shape) {
 }
 
 absl::StatusOr<TilePlan> AShapePlan(const PlanShape& shape, int32_t num_initial,
-                                    int32_t num_local) {
+                                    int32_t num_local, const DenseRows& dense) {
   OVERTURE_RETURN_IF_ERROR(Validate(shape));
   if (num_initial < 0) return BadField("num_initial", num_initial, ">= 0");
   if (num_local < 1) return BadField("num_local", num_local, ">= 1");
@@ -97,7 +97,7 @@ absl::StatusOr<TilePlan> AShapePlan(const PlanShape& shape, int32_t num_initial,
       plan.ranges.push_back({.begin = static_cast<int32_t>(from * tile_keys),
                              .num_tiles = static_cast<int32_t>(to - from)});
     };
-    if (sink_tiles >= first) {
+    if (sink_tiles >= first || dense.Hold(begin, shape.tile_rows, q_end)) {
       add(0, last);  // the two meet: one range, or keys would count twice
     } else {
       if (sink_tiles > 0) add(0, sink_tiles);

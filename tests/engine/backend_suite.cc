@@ -101,6 +101,11 @@ std::unique_ptr<Backend> BackendSuite::NewBackend(const ModelFiles& files) {
 }
 
 bool BackendSuite::Runs(const SelectorSpec& selector) {
+  if ((selector.kind > SelectorSpec::Kind::kDynamic ||
+       selector.dense_until > 0 || selector.vertical_slash.mass > 0) &&
+      !GetParam().all_kinds) {
+    return false;
+  }
   if (selector.kind != SelectorSpec::Kind::kDynamic) return true;
   return GetParam().columns &&
          (GetParam().blocks || !selector.vertical_slash.blocks.IsOn());

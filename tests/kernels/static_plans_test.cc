@@ -110,6 +110,20 @@ TEST(AShapePlanTest, CoversItsDefinitionOnceWithinAlignedTiles) {
   }
 }
 
+TEST(AShapePlanTest, DenseRowsKeepAllAndTheLastMakeATriShape) {
+  const PlanShape shape{
+      .q_begin = 64, .q_len = 446, .kv_len = 600, .tile_rows = 128};
+  OVERTURE_ASSERT_OK_AND_ASSIGN(
+      const TilePlan plan,
+      AShapePlan(shape, 1, 1, {.until = 256, .from = 508}));
+  OVERTURE_ASSERT_OK(Validate(plan));
+  const PlanCover cover(plan, 0);
+  // The last row is 509: the tile from 384 on has a row at or after 508.
+  for (int64_t q = 64; q < 510; ++q) {
+    EXPECT_EQ(cover.Count(q, 64) == 1, q < 256 || q >= 384) << q;
+  }
+}
+
 TEST(AShapePlanTest, SinkAndWindowMergeWhereTheyMeet) {
   OVERTURE_ASSERT_OK_AND_ASSIGN(
       const TilePlan plan,
