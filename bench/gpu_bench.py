@@ -17,8 +17,11 @@ def library_parser():
     return parser
 
 
-def alternate(functions, repeats):
-    """Median milliseconds of each, run in turn."""
+def alternate(functions, repeats, calls=1):
+    """Median milliseconds of each, run in turn `calls` times at a go.
+
+    On torch's current stream, which is to be the one that they launch on.
+    """
     for function in functions:
         function()
     torch.cuda.synchronize()
@@ -28,8 +31,9 @@ def alternate(functions, repeats):
             start, end = (torch.cuda.Event(enable_timing=True)
                           for _ in range(2))
             start.record()
-            function()
+            for _ in range(calls):
+                function()
             end.record()
             torch.cuda.synchronize()
-            log.append(start.elapsed_time(end))
+            log.append(start.elapsed_time(end) / calls)
     return [sorted(log)[len(log) // 2] for log in times]

@@ -17,7 +17,7 @@ import ctypes
 
 import torch
 
-from gpu_bench import library_parser
+from gpu_bench import alternate, library_parser
 
 DEVICE = 'cuda'
 HIDDEN, INTERMEDIATE, HEADS, KV_HEADS, HEAD_DIM = 4096, 14336, 32, 8, 128
@@ -61,23 +61,9 @@ class Library:
         return ctypes.c_void_p(value)
 
 
-def alternate(library, functions, repeats, calls=4):
-    """Median milliseconds of each, run in turn, all on our stream."""
+def alternate_on_ours(library, functions, repeats):
     with torch.cuda.stream(library.stream):
-        for function in functions:
-            function()
-        times = [[] for _ in functions]
-        for _ in range(repeats):
-            for function, log in zip(functions, times):
-                start, end = (torch.cuda.Event(enable_timing=True)
-                              for _ in range(2))
-                start.record()
-                for _ in range(calls):
-                    function()
-                end.record()
-                end.synchronize()
-                log.append(start.elapsed_time(end) / calls)
-    return [sorted(log)[len(log) // 2] for log in times]
+        return alternate(functions, repeats, calls=4)
 
 
 def relative_error(got, want):
@@ -101,7 +87,7 @@ def bench_linear(library, name, out, inp, f32, accumulate, rows, repeats):
     def added(product):
         """PyTorch's way to what ours does: the product, then the sum."""
         return (lambda: y.add_(product())) if accumulate else product
-    torch_ms, same_ms, ours_ms = alternate(
+    torch_ms, same_ms, ours_ms = alternate_on_ours(
         library, [lambda: x @ w.t(), added(lambda: x @ w.t()), ours], repeats)
     library.lib.OvertureLinearFree(ctypes.c_void_p(linear))
     print(f'| {name} | bf16 | {out} x {inp} | {ours_ms:.3f} | '
@@ -127,7 +113,7 @@ def bench_linear(library, name, out, inp, f32, accumulate, rows, repeats):
     def scaled_mm(dtype=torch.bfloat16, fast=False):
         return torch._scaled_mm(x8, w8.t(), scales[:, None], w_scales.t(),
                                 out_dtype=dtype, use_fast_accum=fast)
-    torch_ms, same_ms, fast_ms, ours_ms = alternate(
+    torch_ms, same_ms, fast_ms, ours_ms = alternate_on_ours(
         library, [scaled_mm, added(lambda: scaled_mm(y.dtype)),
                   lambda: scaled_mm(fast=True), ours], repeats)
     library.lib.OvertureLinearFree(ctypes.c_void_p(linear))
@@ -168,7 +154,8 @@ def bench_small(library, rows, repeats):
         ('SwiGLU, e4m3 out', 5 * INTERMEDIATE,
          lambda: library.SwiGlu(gate_up, out, scales, rows, INTERMEDIATE)),
     ]
-    times = alternate(library, [call for _, _, call in cases], repeats)
+    times = alternate_on_ours(library, [call for _, _, call in cases],
+                              repeats)
     print('\n| kernel | bytes a row | us | GB/s | of 4,800 |')
     print('|---|---|---|---|---|')
     for (name, row_bytes, _), ms in zip(cases, times):
