@@ -516,12 +516,12 @@ class Generator:
         words = self.distinct(NUM_FREE, batch, NUM_FREE) + FREE
         return self.word_list(length, items, words, words[:, :10], question)
 
-    def frequent(self, batch, length, exponent=2.0, num_words=None):
+    def frequent(self, batch, length, exponent=2.0):
         """Words by Zipf's law, the first rank noise ("code"); ranks 2 to 4 are
         asked for, in the order of falling counts."""
         question = parse("? what code words here again and again :")
         room = (length - 1 - len(question) - 7) // 2
-        num_words = num_words or min(max((length - 7) // 50, 8), NUM_FREE)
+        num_words = min(max((length - 7) // 50, 8), NUM_FREE)
         items = constant(zipf_items(room, num_words, exponent), self.device)
         words = self.distinct(NUM_FREE, batch, num_words - 1) + FREE
         noise = torch.full((batch, 1), TEMPLATE_ID["code"], device=self.device)
