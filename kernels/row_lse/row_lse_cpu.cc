@@ -40,6 +40,17 @@ void LoadRow(DType dtype, const void* base, int64_t offset, int64_t count,
   }
 }
 
+// Logits to weights, in place: 2^(logit * scale_log2 - lse_log2).
+OVERTURE_SIMD_CLONES void ToWeights(float* row, int64_t count, float scale_log2,
+                                    float lse_log2) {
+  int64_t i = 0;
+  for (; i + simd::kLanes <= count; i += simd::kLanes) {
+    simd::Store(row + i,
+                simd::Exp2(simd::Load(row + i) * scale_log2 - lse_log2));
+  }
+  for (; i < count; ++i) row[i] = std::exp2(row[i] * scale_log2 - lse_log2);
+}
+
 class RowLse {
  public:
   explicit RowLse(const RowLseParams& params)
@@ -69,9 +80,18 @@ class RowLse {
     if (failed) return absl::InternalError("row lse: matrix product failed");
     for (int64_t kv_head = 0; kv_head < p_.num_kv_heads; ++kv_head) {
       for (int64_t r = 0; r < rows_; ++r) {
-        p_.lse[SampleOf(r) * p_.num_q_heads + QueryHead(kv_head, r)] =
-            Merged(kv_head, r);
+        p_.lse[OutputOf(kv_head, r)] = Merged(kv_head, r);
       }
+    }
+    if (p_.weights == nullptr) return absl::OkStatus();
+#pragma omp parallel for schedule(dynamic)
+    for (int64_t i = 0; i < p_.num_kv_heads * rows_; ++i) {
+      const int64_t output = OutputOf(i / rows_, i % rows_);
+      const int64_t visible = p_.positions[SampleOf(i % rows_)] + 1;
+      float* weights = p_.weights + output * p_.kv_len;
+      ToWeights(weights, visible, p_.scale * simd::kLog2E,
+                p_.lse[output] * simd::kLog2E);
+      std::fill(weights + visible, weights + p_.kv_len, 0.0f);
     }
     return absl::OkStatus();
   }
@@ -81,6 +101,9 @@ class RowLse {
   int64_t SampleOf(int64_t r) const { return r / group_; }
   int64_t QueryHead(int64_t kv_head, int64_t r) const {
     return kv_head * group_ + r % group_;
+  }
+  int64_t OutputOf(int64_t kv_head, int64_t r) const {
+    return SampleOf(r) * p_.num_q_heads + QueryHead(kv_head, r);
   }
 
   bool AddRun(int64_t kv_head, int64_t run) {
@@ -110,6 +133,10 @@ class RowLse {
             std::min(count, p_.positions[SampleOf(r)] + 1 - begin);
         if (visible <= 0) continue;
         float* row = scores + r * kBlockKeys;
+        if (p_.weights != nullptr) {
+          std::copy_n(row, visible,
+                      p_.weights + OutputOf(kv_head, r) * p_.kv_len + begin);
+        }
         const int64_t padded =
             (visible + simd::kLanes - 1) / simd::kLanes * simd::kLanes;
         std::fill(row + visible, row + padded, kMinusInf);

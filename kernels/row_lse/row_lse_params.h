@@ -34,6 +34,9 @@ struct RowLseParams {
   // host.
   absl::Span<const int64_t> positions;
   float* lse = nullptr;  // [rows, num_q_heads], natural log
+  // The rows' softmax weights, [rows, num_q_heads, kv_len], 0 past a row's
+  // position. May be null; on the CPU only.
+  float* weights = nullptr;
 
   int32_t num_rows() const { return static_cast<int32_t>(positions.size()); }
   // Rows that read the keys of one KV head.

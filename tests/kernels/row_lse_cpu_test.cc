@@ -42,6 +42,44 @@ TEST(RowLseCpu, EqualsTheDefinition) {
   }
 }
 
+TEST(RowLseCpu, WeightsAreTheSoftmaxOfEachRow) {
+  RowLseProblem problem(
+      {.kv_len = 700, .q_heads = 4, .kv_heads = 2, .num_rows = 3});
+  RowLseParams params = problem.Params();
+  std::vector<float> weights(3 * 4 * 700, -1);
+  params.weights = weights.data();
+  ASSERT_THAT(RowLseCpu(params), IsOk());
+  problem.ExpectEqualsDefinition();
+  for (int64_t row = 0; row < 3 * 4; ++row) {
+    const int64_t position = params.positions[row / 4];
+    double sum = 0;
+    for (int64_t key = 0; key < 700; ++key) {
+      const float weight = weights[row * 700 + key];
+      sum += weight;
+      if (key > position) {
+        ASSERT_EQ(weight, 0);
+      }
+    }
+    // The lse, about 10, is rounded to 2^-20 of itself.
+    EXPECT_NEAR(sum, 1, 1e-5);
+    // Keys of one row differ as their logits do.
+    const auto logit = [&](int64_t key) {
+      double dot = 0;
+      for (int64_t i = 0; i < 64; ++i) {
+        dot += static_cast<const float*>(
+                   params.q)[row / 4 * params.stride_q_row +
+                             row % 4 * params.stride_q_head + i] *
+               static_cast<const float*>(
+                   params.k)[row % 4 / 2 * params.stride_k_head +
+                             key * params.stride_k_row + i];
+      }
+      return dot * params.scale;
+    };
+    EXPECT_NEAR(std::log(weights[row * 700 + position] / weights[row * 700]),
+                logit(position) - logit(0), 1e-4);
+  }
+}
+
 TEST(RowLseCpu, DoesNotDependOnTheNumberOfThreads) {
   RowLseProblem problem({.kv_len = 9000, .q_heads = 2, .num_rows = 3});
   ASSERT_THAT(RowLseCpu(problem.Params()), IsOk());
