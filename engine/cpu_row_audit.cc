@@ -8,23 +8,6 @@
 #include "kernels/row_lse/row_lse_cpu.h"
 
 namespace overture::engine {
-namespace {
-
-// Indices of the positions within [begin, end).
-struct IndexRange {
-  size_t begin;
-  size_t end;
-};
-IndexRange Within(absl::Span<const int64_t> positions, int64_t begin,
-                  int64_t end) {
-  const auto index = [&](int64_t position) -> size_t {
-    return std::lower_bound(positions.begin(), positions.end(), position) -
-           positions.begin();
-  };
-  return {index(begin), index(end)};
-}
-
-}  // namespace
 
 CpuRowAudit::CpuRowAudit(const CpuWeights& weights, const PrefillJob& job)
     : weights_(weights),
@@ -75,7 +58,7 @@ void CpuRowAudit::TakeQueries(int64_t begin, int64_t end, const std::byte* q) {
 
 float* CpuRowAudit::LseOf(int64_t begin, int64_t end) {
   const IndexRange range = Within(audited_.positions, begin, end);
-  if (range.begin == range.end) return nullptr;
+  if (range.empty()) return nullptr;
   piece_lse_.resize((end - begin) * weights_.config().num_q_heads);
   return piece_lse_.data();
 }

@@ -118,6 +118,31 @@ absl::StatusOr<HeadSizes> ParseMInferenceConfig(absl::string_view text,
   return HeadSizes::Create(std::move(table));
 }
 
+absl::StatusOr<std::string> MInferenceConfigJson(
+    const HeadSizes& sizes, const std::vector<std::vector<double>>& scores) {
+  nlohmann::json root = nlohmann::json::array();
+  for (int32_t layer = 0; layer < sizes.num_layers(); ++layer) {
+    nlohmann::json heads = nlohmann::json::object();
+    for (int32_t head = 0; head < sizes.num_q_heads(); ++head) {
+      const kernels::VerticalSlashSize& size = sizes.layer(layer)[head];
+      const kernels::VerticalSlashSize plain = {.vertical = size.vertical,
+                                                .slash = size.slash};
+      const bool is_plain = size == plain;
+      // Read as its A-shape, which is what keeps the same.
+      if (!is_plain && size != kernels::StaticSize(size.vertical, size.slash)) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            "layer ", layer, ": head ", head,
+            ": a MInference file has no blocks, mass or forced counts"));
+      }
+      heads[absl::StrCat(head)] = {
+          is_plain ? "vertical_and_slash" : "stream_llm", size.vertical,
+          size.slash, scores[layer][head]};
+    }
+    root.push_back(std::move(heads));
+  }
+  return root.dump();
+}
+
 absl::StatusOr<HeadSizes> LoadMInferenceConfig(const std::string& path,
                                                int32_t num_layers,
                                                int32_t num_q_heads) {

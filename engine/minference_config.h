@@ -18,6 +18,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -32,6 +33,13 @@ absl::StatusOr<HeadSizes> ParseMInferenceConfig(absl::string_view text,
                                                 absl::string_view what,
                                                 int32_t num_layers,
                                                 int32_t num_q_heads);
+
+// The inverse: a file that ParseMInferenceConfig reads as these sizes, with
+// `scores`, [layer][query head], in the place of what its search measured.
+// INVALID_ARGUMENT naming layer and head for a size that the format cannot say:
+// blocks, a mass, or forced counts other than its own.
+absl::StatusOr<std::string> MInferenceConfigJson(
+    const HeadSizes& sizes, const std::vector<std::vector<double>>& scores);
 
 absl::StatusOr<HeadSizes> LoadMInferenceConfig(const std::string& path,
                                                int32_t num_layers,

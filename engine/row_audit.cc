@@ -40,6 +40,15 @@ std::vector<int64_t> AuditRows(int32_t layer, int64_t begin, int64_t end,
   return rows;
 }
 
+IndexRange Within(absl::Span<const int64_t> positions, int64_t begin,
+                  int64_t end) {
+  const auto index = [&](int64_t position) -> size_t {
+    return std::lower_bound(positions.begin(), positions.end(), position) -
+           positions.begin();
+  };
+  return {index(begin), std::max(index(begin), index(end))};
+}
+
 std::vector<float> KeptMass(absl::Span<const float> plan_lse,
                             absl::Span<const float> exact_lse) {
   std::vector<float> kept(plan_lse.size());

@@ -43,6 +43,15 @@ absl::Status CheckAuditRows(int32_t audit_rows);
 std::vector<int64_t> AuditRows(int32_t layer, int64_t begin, int64_t end,
                                int32_t count);
 
+// Indices of the positions, which ascend, within [begin, end).
+struct IndexRange {
+  size_t begin = 0;
+  size_t end = 0;
+  bool empty() const { return begin == end; }
+};
+IndexRange Within(absl::Span<const int64_t> positions, int64_t begin,
+                  int64_t end);
+
 // exp(plan - exact), elementwise.
 std::vector<float> KeptMass(absl::Span<const float> plan_lse,
                             absl::Span<const float> exact_lse);

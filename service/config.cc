@@ -179,8 +179,8 @@ constexpr Option kOptions[] = {
        c->minference_config = std::string(v);
        return absl::OkStatus();
      },
-     "MInference's pattern file of this model: what\n"
-     "per_head asks for"},
+     "this model's file of overture calibrate, or\n"
+     "MInference's pattern file: what per_head asks for"},
     {"device", "auto",
      [](absl::string_view v, Config* c) -> absl::Status {
        const auto device = engine::ParseDeviceChoice(v);

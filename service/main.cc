@@ -28,10 +28,10 @@
 #include "base/status_macros.h"
 #include "cache/kv_cache.h"
 #include "engine/backend.h"
+#include "engine/calibration_file.h"
 #include "engine/create_backend.h"
 #include "engine/engine.h"
 #include "engine/head_sizes.h"
-#include "engine/minference_config.h"
 #include "engine/model_files.h"
 #include "engine/passive_waits.h"
 #include "engine/tokenizer.h"
@@ -175,9 +175,7 @@ absl::Status Serve(const Config& config, const sigset_t& stop_signals) {
   engine::HeadSizes head_sizes;
   if (!config.minference_config.empty()) {
     OVERTURE_ASSIGN_OR_RETURN(
-        head_sizes, engine::LoadMInferenceConfig(config.minference_config,
-                                                 files->config().num_layers,
-                                                 files->config().num_q_heads));
+        head_sizes, engine::LoadHeadSizes(config.minference_config, *files));
     steps.Done(absl::StrCat("read sizes per head from ",
                             config.minference_config, ", digest ",
                             head_sizes.digest().Hex()));

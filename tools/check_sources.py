@@ -29,8 +29,12 @@ ARROWS = {
     "clients": {"clients", "proto", "base"},
 }
 # The clients that run a model.
-MODEL_CLIENTS = ["clients/decode_worker", "clients/evaluate"]
+MODEL_CLIENTS = ["clients/decode_worker", "clients/evaluate",
+                 "clients/calibrate", "clients/model_tool"]
 ARROWS |= dict.fromkeys(MODEL_CLIENTS, ARROWS["clients"] | {"engine"})
+# Reads a selector as the server does.
+ARROWS["clients/inspect"] = ARROWS["clients/model_tool"] | {"service"}
+MODEL_CLIENTS.append("clients/inspect")
 
 FOLDERS = ["base", "bench", "cache", "clients", "compress", "docs", "engine",
            "kernels", "proto", "service", "tests", "tools"]
@@ -75,6 +79,7 @@ COVERED_BY = {
     "clients/tool/kv_commands.cc": "tests/e2e/chain_test.cc",
     "clients/tool/prefill_command.cc": "tests/e2e/chain_test.cc",
     "clients/tool/prefill_run.cc": "tests/e2e/chain_test.cc",
+    "clients/model_tool/local_model.cc": "tests/e2e/model_tools_test.cc",
     "clients/tool/server_process.cc": "tests/e2e/chain_test.cc",
     # Reactors, over a real channel.
     "service/admin_service.cc": "tests/service/server_test.cc",
@@ -83,6 +88,7 @@ COVERED_BY = {
     "service/status.cc": "tests/service/context_test.cc",
     # The layer loop has no other caller than the back end.
     "engine/cpu_prefill.cc": "tests/engine/cpu_backend_test.cc",
+    "engine/attention_rows.cc": "tests/engine/attention_profile_test.cc",
     "engine/cpu_row_audit.cc": "tests/engine/cpu_backend_test.cc",
     "engine/cuda_prefill.cc": "tests/engine/cuda_backend_test.cc",
     # Asked by the layer loop alone, one suite for both.

@@ -30,11 +30,11 @@
 #include "clients/evaluate/runner.h"
 #include "clients/evaluate/summary.h"
 #include "clients/evaluate/tasks.h"
-#include "clients/evaluate/write_file.h"
 #include "clients/tool/child_process.h"
 #include "clients/tool/flags.h"
 #include "clients/tool/progress_bar.h"
 #include "clients/tool/server_process.h"
+#include "clients/tool/write_file.h"
 #include "engine/passive_waits.h"
 #include "nlohmann/json.hpp"
 

@@ -18,6 +18,13 @@ absl::Status RunEvaluate(CommandArgs args) {
   return BecomeSiblingProgram("overture-evaluate", args);
 }
 
+absl::Status RunCalibrate(CommandArgs args) {
+  return BecomeSiblingProgram("overture-calibrate", args);
+}
+absl::Status RunInspect(CommandArgs args) {
+  return BecomeSiblingProgram("overture-inspect", args);
+}
+
 constexpr Command kCommands[] = {
     {"prefill", "turn a prompt into KV and print its handle", RunPrefill},
     {"decode", "answer from the KV of a handle (runs overture-decode)",
@@ -29,6 +36,10 @@ constexpr Command kCommands[] = {
     {"sessions", "list, create or delete sessions", RunSessions},
     {"evaluate", "score selectors and views (runs overture-evaluate)",
      RunEvaluate},
+    {"inspect", "draw what a prompt's heads do (runs overture-inspect)",
+     RunInspect},
+    {"calibrate", "search what each head should keep (runs overture-calibrate)",
+     RunCalibrate},
     {"info", "what the server runs and holds", RunInfo},
 };
 

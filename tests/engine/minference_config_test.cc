@@ -213,5 +213,17 @@ TEST(MInferenceConfigTest, ReadsEveryPublishedFile) {
   EXPECT_EQ(num_files, 14);
 }
 
+TEST(MInferenceConfigJson, NamesTheHeadThatItsFormatCannotSay) {
+  for (const kernels::VerticalSlashSize& size :
+       std::vector<kernels::VerticalSlashSize>{
+           {.mass = 0.5f}, {.blocks = {.count = 3}}, {.forced_columns = 4}}) {
+    OVERTURE_ASSERT_OK_AND_ASSIGN(const HeadSizes sizes,
+                                  HeadSizes::Create({{{}, size}}));
+    EXPECT_THAT(MInferenceConfigJson(sizes, {{1, 1}}),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         HasSubstr("layer 0: head 1")));
+  }
+}
+
 }  // namespace
 }  // namespace overture::engine

@@ -1,4 +1,4 @@
-// Files that an evaluation makes anew each time. Thread-safe: no state.
+// Files that a program makes anew each time. Thread-safe: no state.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-#include "clients/evaluate/write_file.h"
+#include "clients/tool/write_file.h"
 
 #include <unistd.h>
 
