@@ -176,16 +176,11 @@ absl::StatusOr<kernels::TilePlan> CpuSelector::Build(int64_t begin,
 absl::StatusOr<kernels::TilePlan> CpuSelector::BuildBestTiles(
     kernels::PlanShape shape) const {
   shape.tile_rows = kernels::kBlockTileRows;
-  const int64_t first_tile = shape.q_begin / shape.tile_rows * shape.tile_rows;
   const kernels::DenseRows dense = DenseRowsOf(spec_, segment_.end);
   if (spec_.kind == SelectorSpec::Kind::kRandomBlocks) {
-    return kernels::BestTilesPlan(
-        shape, config_.num_q_heads, spec_.block_density, dense,
-        [&](int32_t head, int64_t q_tile, absl::Span<float> scores) {
-          kernels::RandomTileScores(spec_.seed, layer_, head,
-                                    first_tile + q_tile * shape.tile_rows,
-                                    scores);
-        });
+    return kernels::RandomTilesPlan(shape, config_.num_q_heads,
+                                    spec_.block_density, dense, spec_.seed,
+                                    layer_);
   }
   // The oracle: a probe of all the rows of a query tile.
   kernels::TileMasses masses(shape, config_.num_q_heads);

@@ -2,13 +2,11 @@
 
 #include <cuda_runtime_api.h>
 
-#include <algorithm>
 #include <cstddef>
 #include <mutex>
 #include <new>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/cuda/device.h"
@@ -17,10 +15,10 @@
 #include "base/cuda/stream.h"
 #include "base/status_macros.h"
 #include "engine/cuda_prefill.h"
+#include "engine/cuda_selector.h"
 #include "engine/cuda_weights.h"
 #include "engine/cuda_workspace.h"
 #include "kernels/probe_attention/probe_attention.h"
-#include "kernels/selectors/vertical_slash_gpu.h"
 #include "kernels/sparse_attention/sparse_attention.h"
 
 namespace overture::engine {
@@ -51,17 +49,7 @@ class CudaBackend final : public Backend {
   }
 
   absl::Status Supports(const SelectorSpec& selector) const override {
-    using Kind = SelectorSpec::Kind;
-    if (selector.kind > Kind::kDynamic) return NotYet("kind");
-    if (selector.kind != Kind::kDense && selector.dense_until > 0) {
-      return NotYet("dense_until");
-    }
-    if (selector.skip_threshold > 0) return NotYet("skip_threshold");
-    if (selector.whole_prompt) return NotYet("whole_prompt");
-    const auto is_new = [](const kernels::VerticalSlashSize& size) {
-      return size.mass > 0 || size.blocks.IsOn() || size.blocks.correct_means;
-    };
-    if (AnyHead(selector, is_new)) return NotYet("mass and blocks");
+    OVERTURE_RETURN_IF_ERROR(CudaSelector::Supports(selector));
     return CheckSelector(selector, precision_);
   }
 
@@ -74,17 +62,9 @@ class CudaBackend final : public Backend {
 
   int64_t WorkspaceBytes(int64_t num_tokens) const override {
     if (num_tokens < 1) return 0;
-    // Under any selector: more columns than any configuration in use has
-    // (3,500), and more distances (6,096).
-    const std::vector<kernels::VerticalSlashSize> sizes(
-        config().num_q_heads, {.vertical = 8192, .slash = 8192});
     return Plan({.num_tokens = num_tokens,
                  .num_new = num_tokens,
-                 .selector_bytes =
-                     kernels::VerticalSlashChoiceBytes(num_tokens, sizes) +
-                     kernels::VerticalSlashPlanBytes(
-                         std::min(num_tokens, kCudaMaxSegmentRows), num_tokens,
-                         sizes)})
+                 .selector = CudaSelector::MostMemory(config(), num_tokens)})
         .device_bytes();
   }
 

@@ -15,10 +15,7 @@
 #include "kernels/fp8/quantize_rows.h"
 #include "kernels/fp8_attention/fp8_attention.h"
 #include "kernels/probe_attention/probe_attention.h"
-#include "kernels/selectors/static_plans.h"
-#include "kernels/selectors/vertical_slash_gpu.h"
 #include "kernels/sparse_attention/sparse_attention.h"
-#include "kernels/tile_plan.h"
 #include "kernels/transformer_ops/transformer_ops.h"
 
 namespace overture::engine {
@@ -26,28 +23,22 @@ namespace {
 
 constexpr int64_t kElement = 2;  // bytes of bf16
 
+SegmentRule SegmentsOfLoop(const SelectorSpec& spec) {
+  return IsTokenPure(spec) ? SegmentRule::Uniform(kCudaPieceRows)
+                           : SegmentsOf(spec);
+}
+
 }  // namespace
 
 CudaWorkspaceShape CudaPrefill::ShapeOf(const PrefillJob& job,
                                         const ModelConfig& config) {
   const int64_t n = static_cast<int64_t>(job.tokens.size());
-  CudaWorkspaceShape shape{
-      .num_tokens = n,
-      .num_new = n - job.num_cached,
-      .window_rows = NeedsVotes(job) ? job.view->window : 0};
-  if (job.selector.kind == SelectorSpec::Kind::kDynamic) {
-    shape.segment_rows = SegmentsOf(job.selector).LongestOf(n);
-    for (int32_t layer = 0; layer < config.num_layers; ++layer) {
-      const std::vector<kernels::VerticalSlashSize> sizes =
-          SizesOfLayer(job.selector, layer, config.num_q_heads);
-      shape.selector_bytes = std::max(
-          shape.selector_bytes,
-          kernels::VerticalSlashChoiceBytes(n, sizes) +
-              kernels::VerticalSlashPlanBytes(
-                  std::min(shape.num_new, shape.segment_rows), n, sizes));
-    }
-  }
-  return shape;
+  const int64_t num_new = n - job.num_cached;
+  return {.num_tokens = n,
+          .num_new = num_new,
+          .segment_rows = SegmentsOfLoop(job.selector).LongestOf(n),
+          .selector = CudaSelector::MemoryOf(job.selector, config, n, num_new),
+          .window_rows = NeedsVotes(job) ? job.view->window : 0};
 }
 
 CudaPrefill::CudaPrefill(const Resources& resources, const PrefillJob& job)
@@ -57,9 +48,18 @@ CudaPrefill::CudaPrefill(const Resources& resources, const PrefillJob& job)
       config_(resources.weights.config()),
       job_(job),
       compute_(resources.compute),
-      segments_(selects() ? SegmentsOf(job.selector)
-                          : SegmentRule::Uniform(kCudaMaxSegmentRows)),
-      pairs_(config_.num_layers) {}
+      segments_(SegmentsOfLoop(job.selector)),
+      selector_(job.selector, config_, num_tokens(),
+                num_tokens() - job.num_cached,
+                {.stream = compute_,
+                 .device = Device<std::byte>(plan_.selector),
+                 .pinned = Pinned<std::byte>(plan_.host_selector),
+                 .probe_scratch = Device<void>(plan_.probe),
+                 .probe_scratch_bytes = plan_.probe.bytes}) {
+  if (votes()) {
+    votes_ = {.sums = Device<float>(plan_.votes), .window = job_.view->window};
+  }
+}
 
 absl::StatusOr<PrefillOutput> CudaPrefill::Run() {
   // The buffers are lent: nothing may be in flight when they go back, nor when
@@ -81,14 +81,7 @@ absl::StatusOr<PrefillOutput> CudaPrefill::Run() {
   }
   OVERTURE_RETURN_IF_ERROR(RunLayers());
   OVERTURE_RETURN_IF_ERROR(SumPhases());
-  if (selects()) {
-    for (int32_t layer = 0; layer < config_.num_layers; ++layer) {
-      pairs_[layer].computed =
-          static_cast<double>(Pinned<uint64_t>(plan_.host_pairs)[layer]) /
-          config_.num_q_heads;
-    }
-  }
-  SetDensity(pairs_, &output_);
+  SetDensity(selector_.Pairs(), &output_);
   return std::move(output_);
 }
 
@@ -107,12 +100,7 @@ absl::Status CudaPrefill::RunLayers() {
                             .rows = num_new,
                             .columns = config_.hidden_size},
                            compute_.get())));
-  if (selects()) {
-    OVERTURE_RETURN_IF_ERROR(
-        CudaStatus(cudaMemsetAsync(Device<void>(plan_.pairs), 0,
-                                   plan_.pairs.bytes, compute_.get()),
-                   "clearing the count of pairs"));
-  }
+  OVERTURE_RETURN_IF_ERROR(selector_.Begin());
   for (int32_t layer = 0; layer < config_.num_layers; ++layer) {
     OVERTURE_RETURN_IF_ERROR(RunLayer(layer));
     if (layer > 0) OVERTURE_RETURN_IF_ERROR(FinishLayer(layer - 1));
@@ -123,7 +111,7 @@ absl::Status CudaPrefill::RunLayers() {
 
 absl::Status CudaPrefill::RunLayer(int32_t layer) {
   layer_ = layer;
-  have_votes_ = false;
+  votes_.done = false;
   quantized_keys_ = 0;
   const int64_t n = num_tokens();
   const bool is_last = layer + 1 == config_.num_layers;
@@ -136,11 +124,7 @@ absl::Status CudaPrefill::RunLayer(int32_t layer) {
                                           return RunSegment({begin, end});
                                         }));
   if (votes()) {
-    if (!have_votes_) {
-      OVERTURE_RETURN_IF_ERROR(Enter(Phase::kSelector));
-      OVERTURE_RETURN_IF_ERROR(Probe(Device<std::byte>(plan_.window_q),
-                                     job_.view->window, n, false, true));
-    }
+    if (!votes_.done) OVERTURE_RETURN_IF_ERROR(Vote());
     OVERTURE_RETURN_IF_ERROR(CopyVotes());
   }
   // The copy out runs beside the next layer.
@@ -158,10 +142,19 @@ absl::Status CudaPrefill::RunSegment(Rows segment) {
   const Rows output = {std::max(segment.begin, first_output_row_), segment.end};
   if (output.size() > 0) {
     OVERTURE_RETURN_IF_ERROR(Enter(Phase::kSelector));
-    OVERTURE_ASSIGN_OR_RETURN(const kernels::DeviceTilePlan plan,
-                              PlanOf(segment, output));
-    OVERTURE_RETURN_IF_ERROR(Enter(Phase::kAttention));
-    OVERTURE_RETURN_IF_ERROR(Attend(segment, output, plan));
+    const bool is_last = segment.end == num_tokens();
+    OVERTURE_RETURN_IF_ERROR(
+        selector_.Choose(layer_, TensorsOf(segment, Device<std::byte>(plan_.q)),
+                         votes() && is_last ? &votes_ : nullptr));
+    OVERTURE_RETURN_IF_ERROR(ForEachPiece(
+        output.begin, output.end, SegmentRule::Uniform(kCudaPlanRows),
+        [&](int64_t begin, int64_t end) -> absl::Status {
+          OVERTURE_RETURN_IF_ERROR(Enter(Phase::kSelector));
+          OVERTURE_ASSIGN_OR_RETURN(const kernels::DeviceTilePlan plan,
+                                    selector_.PlanOf(begin, end));
+          OVERTURE_RETURN_IF_ERROR(Enter(Phase::kAttention));
+          return Attend(segment, {begin, end}, plan);
+        }));
     OVERTURE_RETURN_IF_ERROR(ProjectAndMlp(segment, output));
   }
   return paced_[num_segments_++ % 2].Record(compute_);
@@ -248,34 +241,26 @@ absl::Status CudaPrefill::ProjectQkv(Rows segment) {
                     "keeping the window's queries");
 }
 
-absl::Status CudaPrefill::Probe(const std::byte* q, int64_t num_rows,
-                                int64_t kv_len, bool with_sums,
-                                bool with_votes) {
-  kernels::ProbeAttentionParams params{
-      .dtype = DType::kBF16,
-      .q = q,
-      .k = k(),
-      .stride_q_row = weights_.q_size(),
-      .stride_q_head = config_.head_dim,
-      .stride_k_row = config_.head_dim,
-      .stride_k_head = num_tokens() * config_.head_dim,
-      .num_q_heads = config_.num_q_heads,
-      .num_kv_heads = config_.num_kv_heads,
-      .head_dim = config_.head_dim,
-      .num_rows = static_cast<int32_t>(num_rows),
-      .kv_len = kv_len,
-      .scale = 1.0f / std::sqrt(static_cast<float>(config_.head_dim))};
-  if (with_sums) {
-    params.column_sums = Device<float>(plan_.columns);
-    params.diagonal_sums = Device<float>(plan_.diagonals);
-  }
-  if (with_votes) {
-    params.window_votes = Device<float>(plan_.votes);
-    params.window_rows = job_.view->window;
-    have_votes_ = true;
-  }
+SegmentTensors CudaPrefill::TensorsOf(Rows rows, const std::byte* q) const {
+  return {.begin = rows.begin,
+          .end = rows.end,
+          .dtype = DType::kBF16,
+          .q = q,
+          .k = k(),
+          .v = v(),
+          .num_tokens = num_tokens()};
+}
+
+absl::Status CudaPrefill::Vote() {
+  OVERTURE_RETURN_IF_ERROR(Enter(Phase::kSelector));
+  const int32_t window = job_.view->window;
+  kernels::ProbeAttentionParams probe =
+      ProbeOf(TensorsOf({num_tokens() - window, num_tokens()},
+                        Device<std::byte>(plan_.window_q)),
+              config_, window);
+  AddVotes(&votes_, &probe);
   return AsInternal(kernels::LaunchProbeAttention(
-      params, Device<void>(plan_.probe), plan_.probe.bytes, compute_.get()));
+      probe, Device<void>(plan_.probe), plan_.probe.bytes, compute_.get()));
 }
 
 absl::Status CudaPrefill::CopyVotes() {
@@ -284,78 +269,6 @@ absl::Status CudaPrefill::CopyVotes() {
       cudaMemcpyAsync(Pinned<void>(to), Device<void>(plan_.votes), to.bytes,
                       cudaMemcpyDeviceToHost, compute_.get()),
       "copying votes");
-}
-
-absl::StatusOr<kernels::DeviceTilePlan> CudaPrefill::PlanOf(Rows segment,
-                                                            Rows output) {
-  const double causal =
-      static_cast<double>(CausalPairs(output.begin, output.end));
-  pairs_[layer_].causal += causal;
-  if (selects()) return ChoosePlan(segment, output);
-  OVERTURE_ASSIGN_OR_RETURN(const StaticPlan* plan, GetStaticPlan(output));
-  pairs_[layer_].computed += causal * plan->density;
-  return plan->uploaded.plan();
-}
-
-absl::StatusOr<kernels::DeviceTilePlan> CudaPrefill::ChoosePlan(Rows segment,
-                                                                Rows output) {
-  const int64_t kv_len = segment.end;
-  const int64_t num_rows =
-      std::min<int64_t>(kernels::kProbeRows, segment.size());
-  const std::byte* q =
-      Device<std::byte>(plan_.q) +
-      (segment.size() - num_rows) * weights_.q_size() * kElement;
-  // One pass serves both when the window lies within the probe's rows.
-  const bool with_votes =
-      votes() && kv_len == num_tokens() && job_.view->window <= num_rows;
-  OVERTURE_RETURN_IF_ERROR(Probe(q, num_rows, kv_len, true, with_votes));
-  const std::vector<kernels::VerticalSlashSize> sizes =
-      SizesOfLayer(job_.selector, layer_, config_.num_q_heads);
-  const int64_t choice_bytes = kernels::VerticalSlashChoiceBytes(kv_len, sizes);
-  const absl::StatusOr<kernels::VerticalSlashChoice> choice =
-      kernels::LaunchVerticalSlashChoice(
-          {.column_sums = Device<float>(plan_.columns),
-           .diagonal_sums = Device<float>(plan_.diagonals),
-           .sizes = sizes,
-           .kv_len = kv_len},
-          Device<void>(plan_.selector), plan_.selector.bytes, compute_.get());
-  if (!choice.ok()) return AsInternal(choice.status());
-  const absl::StatusOr<kernels::DeviceTilePlan> plan =
-      kernels::LaunchVerticalSlashPlan(
-          *choice,
-          {.q_begin = output.begin,
-           .q_len = output.size(),
-           .pairs = Device<uint64_t>(plan_.pairs) + layer_},
-          Device<std::byte>(plan_.selector) + choice_bytes,
-          plan_.selector.bytes - choice_bytes, compute_.get());
-  if (!plan.ok()) return AsInternal(plan.status());
-  return *plan;
-}
-
-absl::StatusOr<const CudaPrefill::StaticPlan*> CudaPrefill::GetStaticPlan(
-    Rows output) {
-  const std::pair<int64_t, int64_t> key = {output.begin, output.end};
-  const auto found = static_plans_.find(key);
-  if (found != static_plans_.end()) return &found->second;
-  const kernels::PlanShape shape{.q_begin = output.begin,
-                                 .q_len = output.size(),
-                                 .kv_len = output.end,
-                                 .tile_rows = kernels::kGpuTileRows,
-                                 .tile_keys = kernels::kGpuTileKeys};
-  const absl::StatusOr<kernels::TilePlan> plan =
-      job_.selector.kind == SelectorSpec::Kind::kAShape
-          ? kernels::AShapePlan(shape, job_.selector.num_initial,
-                                job_.selector.num_local)
-          : kernels::DensePlan(shape);
-  if (!plan.ok()) return AsInternal(plan.status());
-  absl::StatusOr<kernels::UploadedPlan> uploaded =
-      kernels::UploadedPlan::Upload(*plan, config_.num_q_heads,
-                                    config_.num_kv_heads, compute_);
-  if (!uploaded.ok()) return AsInternal(uploaded.status());
-  return &static_plans_
-              .emplace(key, StaticPlan{*std::move(uploaded),
-                                       kernels::Cost(*plan).density})
-              .first->second;
 }
 
 absl::Status CudaPrefill::Attend(Rows segment, Rows output,
@@ -393,10 +306,10 @@ absl::Status CudaPrefill::Attend(Rows segment, Rows output,
                                  .num_kv_heads = config_.num_kv_heads,
                                  .head_dim = config_.head_dim,
                                  .begin = quantized_keys_,
-                                 .kv_len = segment.end,
+                                 .kv_len = output.end,
                                  .out = kv},
                                 compute_.get())));
-  quantized_keys_ = segment.end;
+  quantized_keys_ = output.end;
   return AsInternal(kernels::LaunchFp8Attention(
       params, plan, kv, Device<void>(plan_.fp8_queries), compute_.get()));
 }
@@ -474,13 +387,7 @@ absl::Status CudaPrefill::FinalLogits() {
                                  Device<void>(plan_.logits), plan_.logits.bytes,
                                  cudaMemcpyDeviceToHost, compute_.get()),
                  "copying logits"));
-  if (selects()) {
-    OVERTURE_RETURN_IF_ERROR(
-        CudaStatus(cudaMemcpyAsync(Pinned<void>(plan_.host_pairs),
-                                   Device<void>(plan_.pairs), plan_.pairs.bytes,
-                                   cudaMemcpyDeviceToHost, compute_.get()),
-                   "copying the count of pairs"));
-  }
+  OVERTURE_RETURN_IF_ERROR(selector_.FetchCounts());
   OVERTURE_RETURN_IF_ERROR(compute_.Synchronize());
   const float* logits = Pinned<float>(plan_.host_logits);
   output_.logits.assign(logits, logits + config_.vocab_size);

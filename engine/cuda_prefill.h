@@ -5,7 +5,7 @@
 //     read the stored prefix into pinned memory, copy it to the device
 //     for each segment of the new tokens
 //       norm, QKV, RoPE            in chunks of kCudaChunkRows
-//       choose the segment's keys  vertical-slash: sums, choice and plan
+//       choose the segment's keys  (cuda_selector.h)
 //       attention
 //       output projection, MLP     in chunks
 //     copy the layer's new rows to pinned memory, on a stream of their own
@@ -20,7 +20,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -30,10 +29,11 @@
 #include "base/cuda/event.h"
 #include "base/cuda/stream.h"
 #include "engine/backend.h"
+#include "engine/cuda_selector.h"
 #include "engine/cuda_weights.h"
 #include "engine/cuda_workspace.h"
+#include "engine/segment_tensors.h"
 #include "kernels/sparse_attention/device_plan.h"
-#include "kernels/sparse_attention/uploaded_plan.h"
 
 namespace overture::engine {
 
@@ -74,24 +74,13 @@ class CudaPrefill {
     Phase phase;
     Event event;
   };
-  // A plan that depends on no data and the share of causal pairs it computes.
-  struct StaticPlan {
-    kernels::UploadedPlan uploaded;
-    double density = 1.0;
-  };
-
   absl::Status RunLayers();
   absl::Status RunLayer(int32_t layer);
   absl::Status RunSegment(Rows segment);
   absl::Status FinishLayer(int32_t layer);
   absl::Status ReadPrefix(int32_t layer);
   absl::Status ProjectQkv(Rows segment);
-  // The segment's plan for its output rows; good until the next segment's.
-  absl::StatusOr<kernels::DeviceTilePlan> PlanOf(Rows segment, Rows output);
-  absl::StatusOr<kernels::DeviceTilePlan> ChoosePlan(Rows segment, Rows output);
-  absl::StatusOr<const StaticPlan*> GetStaticPlan(Rows output);
-  absl::Status Probe(const std::byte* q, int64_t num_rows, int64_t kv_len,
-                     bool with_sums, bool with_votes);
+  absl::Status Vote();
   absl::Status CopyVotes();
   absl::Status Attend(Rows segment, Rows output,
                       const kernels::DeviceTilePlan& plan);
@@ -122,9 +111,6 @@ class CudaPrefill {
   int64_t num_tokens() const {
     return static_cast<int64_t>(job_.tokens.size());
   }
-  bool selects() const {
-    return job_.selector.kind == SelectorSpec::Kind::kDynamic;
-  }
   bool votes() const { return NeedsVotes(job_); }
   int32_t slot() const { return layer_ % 2; }
   // K of the layer at work, [num_kv_heads, tokens, head_dim] bf16; V behind it.
@@ -141,6 +127,8 @@ class CudaPrefill {
                : nullptr;
   }
   MutableLayerKvView host_view(int32_t layer) const;
+  // Rows [begin, end), whose queries begin at q, and all keys before.
+  SegmentTensors TensorsOf(Rows rows, const std::byte* q) const;
 
   const Resources resources_;
   const CudaWorkspacePlan& plan_;
@@ -149,23 +137,20 @@ class CudaPrefill {
   const PrefillJob& job_;
   const Stream& compute_;
   const SegmentRule segments_;
+  CudaSelector selector_;
 
   int32_t layer_ = 0;
   int64_t first_output_row_ = 0;  // of this layer
   int64_t quantized_keys_ = 0;    // of this layer, for FP8 attention
-  bool have_votes_ = false;       // of this layer
+  WindowVotes votes_;             // of this layer
 
   // Set by Run before anything else.
   std::optional<Event> computed_;  // this layer, votes included
   std::vector<Event> copied_;      // [2], by slot
   std::vector<Event> paced_;       // [2], by segment in turn
   int64_t num_segments_ = 0;       // given to the device so far
-  // By output rows.
-  std::map<std::pair<int64_t, int64_t>, StaticPlan> static_plans_;
   std::vector<Mark> marks_;
 
-  std::vector<AttendedPairs> pairs_;  // by layer; chosen plans' computed ones
-                                      // are on the device until the end
   PrefillOutput output_;
 };
 

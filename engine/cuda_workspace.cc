@@ -11,23 +11,8 @@ namespace {
 constexpr int64_t kAlignment = 256;  // what cudaMalloc gives
 constexpr int64_t kBf16 = 2;
 constexpr int64_t kF32 = 4;
-constexpr int64_t kCount = 8;
 constexpr int64_t kTileRows = 128;
 constexpr int64_t kBuffersOfAPlan = 5;
-
-// Lays regions one after the other.
-class Carver {
- public:
-  MemoryRegion Take(int64_t bytes) {
-    const MemoryRegion region{.offset = end_, .bytes = bytes};
-    end_ += (bytes + kAlignment - 1) / kAlignment * kAlignment;
-    return region;
-  }
-  int64_t end() const { return end_; }
-
- private:
-  int64_t end_ = 0;
-};
 
 }  // namespace
 
@@ -42,15 +27,13 @@ CudaWorkspacePlan PlanCudaWorkspace(const ModelConfig& config,
       std::min({shape.num_new, shape.segment_rows, kCudaMaxSegmentRows});
   const int64_t chunk = std::min(shape.num_new, kCudaChunkRows);
   const int64_t layer_bytes = 2 * kv_size * n * kBf16;
-  const bool selects = shape.selector_bytes > 0;
-  const int64_t sum_bytes = selects ? config.num_q_heads * n * kF32 : 0;
   const int64_t vote_bytes =
       shape.window_rows > 0 ? config.num_kv_heads * n * kF32 : 0;
   const int64_t input = shape.quantizes ? 1 : kBf16;  // bytes of a product's
-  const bool probes = sum_bytes + vote_bytes > 0;
+  const bool probes = shape.selector.device_bytes + vote_bytes > 0;
 
   CudaWorkspacePlan plan;
-  Carver device;
+  MemoryCarver device;
   plan.tokens = device.Take(shape.num_new * 4);
   plan.residual = device.Take(shape.num_new * hidden * kF32);
   for (MemoryRegion& kv : plan.kv) kv = device.Take(layer_bytes);
@@ -71,10 +54,7 @@ CudaWorkspacePlan PlanCudaWorkspace(const ModelConfig& config,
     plan.o_codes = device.Take(chunk * q_size);
     plan.row_scales = device.Take(chunk * kF32);
   }
-  plan.columns = device.Take(sum_bytes);
-  plan.diagonals = device.Take(sum_bytes);
-  plan.selector = device.Take(shape.selector_bytes);
-  plan.pairs = device.Take(selects ? config.num_layers * kCount : 0);
+  plan.selector = device.Take(shape.selector.device_bytes);
   plan.votes = device.Take(vote_bytes);
   plan.logits = device.Take(config.vocab_size * kF32);
   plan.probe = device.Take(probes ? probe_bytes : 0);
@@ -83,15 +63,15 @@ CudaWorkspacePlan PlanCudaWorkspace(const ModelConfig& config,
   // Of one list each: per query tile a cell of 32 bytes, at most two ranges of
   // 8 and the work items; a segment may start and end in the middle of a tile,
   // and the last layer runs the last row alone.
-  const int64_t segments = shape.num_new / held + 2;
+  const int64_t segments = shape.num_new / std::min(held, kCudaPlanRows) + 2;
   const int64_t q_tiles = shape.num_new / kTileRows + 2 * segments + 1;
   plan.plan_bytes = q_tiles * (32 + 2 * 8 + config.num_q_heads * 4) +
                     (segments + 1) * kBuffersOfAPlan * kAlignment;
 
-  Carver host;
+  MemoryCarver host;
   for (MemoryRegion& kv : plan.host_kv) kv = host.Take(layer_bytes);
   for (MemoryRegion& votes : plan.host_votes) votes = host.Take(vote_bytes);
-  plan.host_pairs = host.Take(selects ? config.num_layers * kCount : 0);
+  plan.host_selector = host.Take(shape.selector.pinned_bytes);
   plan.host_logits = host.Take(config.vocab_size * kF32);
   plan.pinned_bytes = host.end();
   return plan;

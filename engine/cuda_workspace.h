@@ -14,18 +14,25 @@ namespace overture::engine {
 // bf16 a row: 0.7 GB for 8,192 rows of an 8B model, and products that long run
 // at full speed.
 inline constexpr int64_t kCudaChunkRows = 8192;
-// Most rows whose queries are held at once; Validate(SelectorSpec) keeps
-// segments within it.
+// Most rows whose queries are held at once: of a segment that is chosen for as
+// one. Others are cut into pieces.
 inline constexpr int64_t kCudaMaxSegmentRows = 65536;
+inline constexpr int64_t kCudaPieceRows = 65536;
+// Most rows of one plan and attention call, which bounds a plan's memory.
+inline constexpr int64_t kCudaPlanRows = 65536;
+
+// What a selector works in beside a prefill's tensors.
+struct SelectorMemory {
+  int64_t device_bytes = 0;  // 0: it looks at no data
+  int64_t pinned_bytes = 0;
+};
 
 struct CudaWorkspaceShape {
   int64_t num_tokens = 0;  // of the whole prompt, >= 1
   int64_t num_new = 0;     // computed ones, 1 .. num_tokens
   // Rows of the longest segment, at most kCudaMaxSegmentRows count.
   int64_t segment_rows = kCudaMaxSegmentRows;
-  // Scratch in which the plan of any of its segments is chosen from probe sums;
-  // 0: none is.
-  int64_t selector_bytes = 0;
+  SelectorMemory selector;
   int64_t window_rows = 0;  // that vote for a view; 0: none
   bool quantizes = false;   // products read e4m3
   bool fp8_attention = false;
@@ -35,6 +42,21 @@ struct CudaWorkspaceShape {
 struct MemoryRegion {
   int64_t offset = 0;
   int64_t bytes = 0;
+};
+
+// Lays regions one after the other.
+class MemoryCarver {
+ public:
+  MemoryRegion Take(int64_t bytes) {
+    constexpr int64_t kAlignment = 256;  // what cudaMalloc gives
+    const MemoryRegion region{.offset = end_, .bytes = bytes};
+    end_ += (bytes + kAlignment - 1) / kAlignment * kAlignment;
+    return region;
+  }
+  int64_t end() const { return end_; }
+
+ private:
+  int64_t end_ = 0;
 };
 
 struct CudaWorkspacePlan {
@@ -55,10 +77,7 @@ struct CudaWorkspacePlan {
   MemoryRegion fp8_queries;  // of a segment: kernels::Fp8QueryBytes
   MemoryRegion o_codes;      // e4m3 [chunk, num_q_heads * head_dim]
   MemoryRegion row_scales;   // fp32 [chunk], of a product's e4m3 input
-  MemoryRegion columns;      // fp32 [num_q_heads, num_tokens]
-  MemoryRegion diagonals;    // as columns
-  MemoryRegion selector;     // a segment's plan and what it is made from
-  MemoryRegion pairs;        // uint64 [layers], computed under chosen plans
+  MemoryRegion selector;     // the selector's own
   MemoryRegion votes;        // fp32 [num_kv_heads, num_tokens]
   MemoryRegion logits;       // fp32 [vocab]
   MemoryRegion probe;        // scratch of a probe
@@ -70,7 +89,7 @@ struct CudaWorkspacePlan {
   // On the host, page-locked.
   std::array<MemoryRegion, 2> host_kv;     // as kv
   std::array<MemoryRegion, 2> host_votes;  // as votes
-  MemoryRegion host_pairs;                 // as pairs
+  MemoryRegion host_selector;              // the selector's own
   MemoryRegion host_logits;
   int64_t pinned_bytes = 0;
 

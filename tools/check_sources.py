@@ -93,6 +93,7 @@ COVERED_BY = {
     "engine/cuda_prefill.cc": "tests/engine/cuda_backend_test.cc",
     # Asked by the layer loop alone, one suite for both.
     "engine/cpu_selector.cc": "tests/engine/cpu_backend_test.cc",
+    "engine/cuda_selector.cc": "tests/engine/cuda_backend_test.cc",
     # What the back ends share, seen through the first of them.
     "engine/backend.cc": "tests/engine/cpu_backend_test.cc",
     "engine/fused_weights.cc": "tests/engine/cpu_weights_test.cc",

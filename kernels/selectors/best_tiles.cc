@@ -140,16 +140,25 @@ void TileMasses::Scores(int32_t list, int64_t q_tile,
   std::copy(begin, begin + static_cast<int64_t>(scores.size()), scores.begin());
 }
 
-void RandomTileScores(uint32_t seed, int32_t layer, int32_t head,
-                      int64_t q_begin, absl::Span<float> scores) {
-  uint64_t state = Mix(seed);
-  for (const int64_t part : {int64_t{layer}, int64_t{head}, q_begin}) {
-    state = Mix(state ^ static_cast<uint64_t>(part));
-  }
-  for (size_t tile = 0; tile < scores.size(); ++tile) {
-    // 24 bits: what a float holds without rounding.
-    scores[tile] = static_cast<float>(Mix(state + tile) >> 40);
-  }
+absl::StatusOr<TilePlan> RandomTilesPlan(const PlanShape& shape,
+                                         int32_t num_heads, float density,
+                                         const DenseRows& dense, uint32_t seed,
+                                         int32_t layer) {
+  OVERTURE_RETURN_IF_ERROR(Validate(shape));
+  const int64_t first_tile = shape.q_begin / shape.tile_rows;
+  return BestTilesPlan(
+      shape, num_heads, density, dense,
+      [&](int32_t head, int64_t q_tile, absl::Span<float> scores) {
+        uint64_t state = Mix(seed);
+        for (const int64_t part :
+             {int64_t{layer}, int64_t{head}, first_tile + q_tile}) {
+          state = Mix(state ^ static_cast<uint64_t>(part));
+        }
+        for (size_t tile = 0; tile < scores.size(); ++tile) {
+          // 24 bits: what a float holds without rounding.
+          scores[tile] = static_cast<float>(Mix(state + tile) >> 40);
+        }
+      });
 }
 
 }  // namespace overture::kernels

@@ -56,10 +56,11 @@ class TileMasses {
   std::vector<float> masses_;  // [num_q_tiles, num_lists, num_key_tiles]
 };
 
-// Scores that depend on nothing but these numbers and the position of each key
-// tile: equal ones give equal draws, in any prompt. `q_begin` is the query
-// tile's first row.
-void RandomTileScores(uint32_t seed, int32_t layer, int32_t head,
-                      int64_t q_begin, absl::Span<float> scores);
+// Tiles drawn by a hash of seed, layer, head and the positions of both tiles:
+// equal ones give equal draws, in any prompt. Errors as BestTilesPlan.
+absl::StatusOr<TilePlan> RandomTilesPlan(const PlanShape& shape,
+                                         int32_t num_heads, float density,
+                                         const DenseRows& dense, uint32_t seed,
+                                         int32_t layer);
 
 }  // namespace overture::kernels

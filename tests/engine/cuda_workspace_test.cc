@@ -43,21 +43,21 @@ TEST(CudaWorkspaceTest, RegionsDoNotOverlap) {
   const CudaWorkspacePlan plan = PlanCudaWorkspace(Llama8B(),
                                                    {.num_tokens = 10007,
                                                     .num_new = 333,
-                                                    .selector_bytes = 12345,
+                                                    .selector = {12345, 67},
                                                     .window_rows = 33},
                                                    kProbeBytes);
   ExpectDisjoint({plan.tokens, plan.residual, plan.kv[0], plan.kv[1], plan.q,
                   plan.o, plan.window_q, plan.normed, plan.qkv, plan.gate_up,
-                  plan.act, plan.columns, plan.diagonals, plan.selector,
-                  plan.pairs, plan.votes, plan.logits, plan.probe},
+                  plan.act, plan.selector, plan.votes, plan.logits, plan.probe},
                  plan.arena_bytes);
   ExpectDisjoint({plan.host_kv[0], plan.host_kv[1], plan.host_votes[0],
-                  plan.host_votes[1], plan.host_pairs, plan.host_logits},
+                  plan.host_votes[1], plan.host_selector, plan.host_logits},
                  plan.pinned_bytes);
   EXPECT_EQ(plan.kv[0].bytes, int64_t{2} * 8 * 10007 * 128 * 2);
   EXPECT_EQ(plan.residual.bytes, int64_t{333} * 4096 * 4);
   EXPECT_EQ(plan.q.bytes, int64_t{333} * 4096 * 2);
   EXPECT_EQ(plan.selector.bytes, 12345);
+  EXPECT_EQ(plan.host_selector.bytes, 67);
 }
 
 TEST(CudaWorkspaceTest, QuantizingNeedsRoomForCodesAndScales) {
@@ -65,7 +65,7 @@ TEST(CudaWorkspaceTest, QuantizingNeedsRoomForCodesAndScales) {
       Llama8B(), {.num_tokens = 333, .num_new = 333, .quantizes = true},
       kProbeBytes);
   ExpectDisjoint({plan.o, plan.normed, plan.qkv, plan.gate_up, plan.act,
-                  plan.o_codes, plan.row_scales, plan.columns},
+                  plan.o_codes, plan.row_scales, plan.votes},
                  plan.arena_bytes);
   EXPECT_EQ(plan.o_codes.bytes, 333 * 4096);
   EXPECT_EQ(plan.row_scales.bytes, 333 * 4);
@@ -85,16 +85,16 @@ TEST(CudaWorkspaceTest, Fp8AttentionNeedsRoomForALayersKvAndASegmentsQueries) {
 TEST(CudaWorkspaceTest, AllNewTokensUnderAnySelectorAreTheUpperBound) {
   const int64_t n = 50000;
   const CudaWorkspacePlan bound = PlanCudaWorkspace(
-      Llama8B(), {.num_tokens = n, .num_new = n, .selector_bytes = 1 << 20},
+      Llama8B(), {.num_tokens = n, .num_new = n, .selector = {1 << 20, 64}},
       kProbeBytes);
   for (const int64_t num_new : {int64_t{1}, int64_t{9000}, n}) {
-    for (const int64_t selector_bytes : {0, 1 << 20}) {
+    for (const int64_t selector_bytes : {0, 64}) {
       const CudaWorkspacePlan plan =
           PlanCudaWorkspace(Llama8B(),
                             {.num_tokens = n,
                              .num_new = num_new,
                              .segment_rows = 16384,
-                             .selector_bytes = selector_bytes},
+                             .selector = {selector_bytes, selector_bytes}},
                             kProbeBytes);
       EXPECT_LE(plan.device_bytes(), bound.device_bytes());
       EXPECT_LE(plan.pinned_bytes, bound.pinned_bytes);
@@ -106,9 +106,8 @@ TEST(CudaWorkspaceTest, DensePrefillsCarryNoProbe) {
   const CudaWorkspacePlan plan = PlanCudaWorkspace(
       Llama8B(), {.num_tokens = 4096, .num_new = 4096}, kProbeBytes);
   EXPECT_EQ(plan.probe.bytes, 0);
-  EXPECT_EQ(plan.columns.bytes, 0);
   EXPECT_EQ(plan.selector.bytes, 0);
-  EXPECT_EQ(plan.host_pairs.bytes, 0);
+  EXPECT_EQ(plan.host_selector.bytes, 0);
 }
 
 TEST(CudaWorkspaceTest, AMillionTokensFitBesideAnEightBModel) {
@@ -117,8 +116,8 @@ TEST(CudaWorkspaceTest, AMillionTokensFitBesideAnEightBModel) {
       PlanCudaWorkspace(Llama8B(),
                         {.num_tokens = n,
                          .num_new = n,
-                         .segment_rows = 65536,
-                         .selector_bytes = 300'000'000},
+                         .segment_rows = 262144,
+                         .selector = {600'000'000, 256}},
                         kProbeBytes);
   // 16 GB of weights leave 84 of the 100 GB that one request may peak at.
   EXPECT_LT(plan.device_bytes(), int64_t{84} * 1000 * 1000 * 1000);

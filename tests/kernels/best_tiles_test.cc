@@ -19,13 +19,8 @@ using testing::PlanCover;
 
 TilePlan RandomPlan(const PlanShape& shape, float density,
                     const DenseRows& dense = {}) {
-  const int64_t first = shape.q_begin / shape.tile_rows * shape.tile_rows;
-  absl::StatusOr<TilePlan> plan = BestTilesPlan(
-      shape, /*num_lists=*/2, density, dense,
-      [&](int32_t head, int64_t q_tile, absl::Span<float> scores) {
-        RandomTileScores(7, /*layer=*/3, head, first + q_tile * shape.tile_rows,
-                         scores);
-      });
+  absl::StatusOr<TilePlan> plan = RandomTilesPlan(
+      shape, /*num_heads=*/2, density, dense, /*seed=*/7, /*layer=*/3);
   OVERTURE_EXPECT_OK(plan.status());
   return *std::move(plan);
 }
