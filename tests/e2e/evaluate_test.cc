@@ -28,7 +28,7 @@ namespace {
 using clients::Record;
 using ::testing::HasSubstr;
 
-constexpr char kModel[] = "tests/data/retrieval_model/diffuse";
+constexpr char kModel[] = "tests/data/retrieval_model/small";
 
 class EvaluateTest : public EndToEndTest {
  protected:
@@ -124,9 +124,8 @@ TEST_F(EvaluateTest, TurnsReuseWhatEarlierOnesStored) {
 }
 
 TEST_F(EvaluateTest, AStoredViewServesLaterTurnsWithoutAPrefillOfTheirOwn) {
-  Evaluate({"--tasks=kv", "--lengths=1024", "--depths=0.5", "--selectors=dense",
-            "--views=full;snapkv:32,128,max,63", "--mode=stored_view",
-            "--turns=2"});
+  Evaluate({"--tasks=kv", "--lengths=2048", "--depths=0.5", "--selectors=dense",
+            "--views=full;snapkv:32,256", "--mode=stored_view", "--turns=2"});
   const std::vector<Record> records = Records();
   ASSERT_EQ(records.size(), 4u);
   for (const Record& record : records) {
@@ -253,21 +252,32 @@ TEST_F(EvaluateTest, ResultsOfOtherNumericsAreRefused) {
 // better; lowering one needs a reason in its commit.
 TEST_F(EvaluateTest, ScoresDoNotFall) {
   const std::map<std::string, int> at_least = {
-      {"dense", 14},
-      {"a_shape:64,512", 6},
-      {"vertical_slash:64,128", 14},
-      {"dense snapkv:32,256,max,63", 15},
+      {"dense", 15},
+      {"a_shape:64,512", 8},
+      {"tri_shape:64,512", 15},
+      {"vertical_slash:64,128", 15},
+      {"vertical_slash:256,512,mass=0.8", 14},
+      {"vertical_slash:64,128,threshold=0.7", 15},
+      {"blocks:threshold=0.1", 12},
+      {"dense snapkv:32,256", 15},
   };
-  Evaluate({"--tasks=passkey;number;niah_multikey_3;kv", "--lengths=1024;2048",
-            "--depths=0.25;0.75",
-            "--selectors=dense;a_shape:64,512;vertical_slash:64,128",
-            "--views=full"});
-  Evaluate({"--tasks=passkey;number;niah_multikey_3;kv", "--lengths=1024;2048",
-            "--depths=0.25;0.75", "--selectors=dense",
-            "--views=full;snapkv:32,256,max,63"});
+  std::vector<std::string> grid = {
+      "--tasks=passkey;number;niah_multikey_3;kv",
+      "--lengths=1024;2048",
+      "--depths=0.25;0.75",
+      "--parallel=2",
+      "--selectors=dense;a_shape:64,512;tri_shape:64,512;"
+      "vertical_slash:64,128;vertical_slash:256,512,mass=0.8;"
+      "vertical_slash:64,128,threshold=0.7;blocks:threshold=0.1",
+      "--views=full"};
+  Evaluate(grid);
+  grid[grid.size() - 2] = "--selectors=dense";
+  grid.back() = "--views=full;snapkv:32,256";
+  Evaluate(grid);
   std::map<std::string, int> right;
   std::map<std::string, int> samples;
   for (const Record& record : Records()) {
+    EXPECT_TRUE(record.kept_mass.has_value()) << Key(record);
     right[Label(record.configuration)] += record.score.right ? 1 : 0;
     ++samples[Label(record.configuration)];
   }
