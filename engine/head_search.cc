@@ -382,6 +382,14 @@ std::vector<VerticalSlashSize> DefaultCandidates() {
   return candidates;
 }
 
+std::vector<VerticalSlashSize> AdaptiveCandidates() {
+  std::vector<VerticalSlashSize> candidates;
+  for (const float mass : {0.5f, 0.7f, 0.8f, 0.9f, 0.95f, 0.98f, 0.99f}) {
+    candidates.push_back({.vertical = 8000, .slash = 8000, .mass = mass});
+  }
+  return candidates;
+}
+
 absl::StatusOr<std::unique_ptr<HeadSearch>> HeadSearch::Create(
     const ModelConfig& config, const KvLayout& layout, const Options& options) {
   const auto bad = [](absl::string_view field, int64_t value,
@@ -403,6 +411,19 @@ absl::StatusOr<std::unique_ptr<HeadSearch>> HeadSearch::Create(
   return std::make_unique<HeadSearchImpl>(config, layout, options);
 }
 
+CandidateScore MeanOf(const std::vector<std::vector<CandidateScore>>& scores,
+                      const std::vector<int32_t>& chosen) {
+  CandidateScore mean;
+  const auto count = static_cast<double>(chosen.size());
+  for (size_t head = 0; head < chosen.size(); ++head) {
+    const CandidateScore& score = scores[head][chosen[head]];
+    mean.density += score.density / count;
+    mean.recall += score.recall / count;
+    mean.error += score.error / count;
+  }
+  return mean;
+}
+
 std::vector<int32_t> ChooseCandidates(
     const std::vector<std::vector<CandidateScore>>& scores, double density) {
   // By error + price * density, cheaper where equal.
@@ -422,11 +443,7 @@ std::vector<int32_t> ChooseCandidates(
     return chosen;
   };
   const auto cost = [&](const std::vector<int32_t>& chosen) {
-    double sum = 0;
-    for (size_t head = 0; head < chosen.size(); ++head) {
-      sum += scores[head][chosen[head]].density;
-    }
-    return sum / static_cast<double>(chosen.size());
+    return MeanOf(scores, chosen).density;
   };
   // Prices on a logarithmic scale, the smallest that suffices.
   double low = -40;

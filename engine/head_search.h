@@ -47,9 +47,14 @@ struct CandidateScore {
 // Sizes that a search tries unless told otherwise: MInference's own grids,
 // A-shapes, and between them more columns, more distances and more of both.
 std::vector<kernels::VerticalSlashSize> DefaultCandidates();
+// Sizes that depend on the prompt: as many columns and distances as hold a mass
+// of what the probe saw.
+std::vector<kernels::VerticalSlashSize> AdaptiveCandidates();
 
 class HeadSearch {
  public:
+  using Size = kernels::VerticalSlashSize;
+
   struct Options {
     std::vector<kernels::VerticalSlashSize> candidates;
     // Rows of each prompt that are measured, one from each of as many equal
@@ -75,6 +80,11 @@ class HeadSearch {
   virtual std::vector<CandidateScore> Scores(int32_t layer,
                                              int32_t head) const = 0;
 };
+
+// What was measured of one candidate per head, mean over heads; `scores` are
+// [heads][candidates], not empty.
+CandidateScore MeanOf(const std::vector<std::vector<CandidateScore>>& scores,
+                      const std::vector<int32_t>& chosen);
 
 // One candidate per head, [heads]: those of the least sum of errors whose mean
 // density is at most `density`, as far as one factor between error and density

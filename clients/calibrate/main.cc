@@ -1,5 +1,4 @@
 // overture-calibrate: what each head of a model should keep.
-#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <memory>
@@ -37,6 +36,7 @@ struct Options {
   double density = 0.1;
   int32_t rows = 32;
   int32_t seed = 1;
+  bool adaptive = false;
   std::string out = "calibration.json";
   std::string minference_out;
 };
@@ -119,21 +119,26 @@ absl::Status RunSearch(const LocalModel& model,
   return absl::OkStatus();
 }
 
-// Chooses among what was measured.
-absl::StatusOr<engine::Calibration> Choose(
-    const Options& options, const LocalModel& model,
-    const std::vector<Sample>& samples,
-    const engine::HeadSearch::Options& searched,
-    const engine::HeadSearch& search) {
-  const engine::ModelConfig& config = model.backend().config();
-  std::vector<std::vector<engine::CandidateScore>> scores;
+// [layers * heads][candidates].
+using Scores = std::vector<std::vector<engine::CandidateScore>>;
+using Candidates = std::vector<engine::HeadSearch::Size>;
+
+Scores AllScores(const engine::ModelConfig& config,
+                 const engine::HeadSearch& search) {
+  Scores scores;
   for (int32_t layer = 0; layer < config.num_layers; ++layer) {
     for (int32_t head = 0; head < config.num_q_heads; ++head) {
       scores.push_back(search.Scores(layer, head));
     }
   }
-  const std::vector<int32_t> chosen =
-      engine::ChooseCandidates(scores, options.density);
+  return scores;
+}
+
+absl::StatusOr<engine::Calibration> MakeCalibration(
+    const Options& options, const LocalModel& model,
+    const std::vector<Sample>& samples, const Candidates& candidates,
+    const Scores& scores, const std::vector<int32_t>& chosen) {
+  const engine::ModelConfig& config = model.backend().config();
   engine::Calibration out = {
       .model = config.name,
       .weights_digest = model.files().weights_digest(),
@@ -149,7 +154,7 @@ absl::StatusOr<engine::Calibration> Choose(
   out.scores.resize(config.num_layers);
   for (size_t i = 0; i < chosen.size(); ++i) {
     const size_t layer = i / config.num_q_heads;
-    table[layer].push_back(searched.candidates[chosen[i]]);
+    table[layer].push_back(candidates[chosen[i]]);
     out.scores[layer].push_back(scores[i][chosen[i]]);
   }
   OVERTURE_ASSIGN_OR_RETURN(out.sizes,
@@ -157,25 +162,30 @@ absl::StatusOr<engine::Calibration> Choose(
   return out;
 }
 
-void Report(const engine::Calibration& calibration) {
-  engine::CandidateScore mean;
-  double worst = 0;
-  int64_t heads = 0;
-  for (const auto& layer : calibration.scores) {
-    for (const engine::CandidateScore& score : layer) {
-      mean.density += score.density;
-      mean.recall += score.recall;
-      mean.error += score.error;
-      worst = std::max(worst, score.error);
-      ++heads;
-    }
+void Print(const std::string& what, const engine::CandidateScore& mean) {
+  absl::PrintF("%-28s density %.4f, kept mass %.4f, output error %.4f\n", what,
+               mean.density, mean.recall, mean.error);
+}
+
+// What was reached, beside the best that one size for all heads does with as
+// much.
+void Report(const Candidates& candidates, const Scores& scores,
+            const std::vector<int32_t>& chosen) {
+  const engine::CandidateScore reached = engine::MeanOf(scores, chosen);
+  Print(absl::StrCat(scores.size(), " heads, each its own"), reached);
+  std::string name;
+  engine::CandidateScore best;
+  for (size_t c = 0; c < candidates.size(); ++c) {
+    const engine::CandidateScore score = engine::MeanOf(
+        scores, std::vector<int32_t>(scores.size(), static_cast<int32_t>(c)));
+    // Sums of equal densities may differ in their last bits.
+    if (score.density > reached.density + 1e-9) continue;
+    if (!name.empty() && score.error >= best.error) continue;
+    name = absl::StrCat("best of one size, ", candidates[c].vertical, ",",
+                        candidates[c].slash);
+    best = score;
   }
-  const auto count = static_cast<double>(heads);
-  absl::PrintF(
-      "%d heads: density %.4f, kept mass %.4f, output error %.4f, worst head "
-      "%.4f\n",
-      heads, mean.density / count, mean.recall / count, mean.error / count,
-      worst);
+  if (!name.empty()) Print(name, best);
 }
 
 absl::Status Run(const Options& options) {
@@ -191,8 +201,13 @@ absl::Status Run(const Options& options) {
                             LocalModel::Load(options.model));
   OVERTURE_ASSIGN_OR_RETURN(const std::vector<Sample> samples,
                             ReadSamples(options, model));
+  Candidates candidates = engine::DefaultCandidates();
+  if (options.adaptive) {
+    const Candidates adaptive = engine::AdaptiveCandidates();
+    candidates.insert(candidates.end(), adaptive.begin(), adaptive.end());
+  }
   const engine::HeadSearch::Options searched = {
-      .candidates = engine::DefaultCandidates(),
+      .candidates = candidates,
       .rows = options.rows,
       .seed = static_cast<uint32_t>(options.seed),
       .segments =
@@ -202,11 +217,15 @@ absl::Status Run(const Options& options) {
       engine::HeadSearch::Create(model.backend().config(),
                                  model.backend().kv_layout(), searched));
   OVERTURE_RETURN_IF_ERROR(RunSearch(model, samples, search.get()));
-  OVERTURE_ASSIGN_OR_RETURN(const engine::Calibration calibration,
-                            Choose(options, model, samples, searched, *search));
+  const Scores scores = AllScores(model.backend().config(), *search);
+  const std::vector<int32_t> chosen =
+      engine::ChooseCandidates(scores, options.density);
+  OVERTURE_ASSIGN_OR_RETURN(
+      const engine::Calibration calibration,
+      MakeCalibration(options, model, samples, candidates, scores, chosen));
   OVERTURE_RETURN_IF_ERROR(
       WriteFile(options.out, engine::CalibrationJson(calibration)));
-  Report(calibration);
+  Report(candidates, scores, chosen);
   absl::PrintF("wrote %s\n", options.out);
   if (options.minference_out.empty()) return absl::OkStatus();
   std::vector<std::vector<double>> recalls;
@@ -241,6 +260,10 @@ int Main(const std::vector<std::string>& args) {
   flags.Add("rows", &options.rows,
             "Rows of each sample that are measured, at most 64.");
   flags.Add("seed", &options.seed, "Of where these rows are.");
+  flags.Add(
+      "adaptive", &options.adaptive,
+      "Try sizes that depend on the prompt as well: the fewest columns and "
+      "distances that hold a mass. A MInference file has none.");
   flags.Add("out", &options.out, "The calibration.");
   flags.Add("minference-out", &options.minference_out,
             "The same sizes as a pattern file of MInference's.");

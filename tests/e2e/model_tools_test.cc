@@ -62,7 +62,7 @@ TEST_F(ModelToolsTest, CalibrateWritesWhatInspectAndAServerRead) {
           {"--density", "0.9", "--out", out, "--minference-out", theirs,
            "--tokens", absl::StrCat(Prompt(900, 300), ";", Prompt(700, 20))});
   ASSERT_EQ(run.exit_code, 0) << run.err;
-  EXPECT_THAT(run.out, HasSubstr("2 heads: density"));
+  EXPECT_THAT(run.out, HasSubstr("2 heads, each its own"));
   const auto json = nlohmann::json::parse(Read("heads.json"));
   EXPECT_EQ(json["samples"].size(), 2);
   // Layer 0 looks one back, which every size has: the cheapest is taken, and

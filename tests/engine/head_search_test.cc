@@ -172,8 +172,9 @@ TEST(HeadSearch, NamesTheOptionThatDoesNotFit) {
   expect([](auto& o) { o.segments = {}; }, "segments.tokens is 0");
 }
 
-TEST(DefaultCandidates, AreValidAndDifferent) {
-  const auto candidates = DefaultCandidates();
+TEST(Candidates, AreValidAndDifferent) {
+  auto candidates = DefaultCandidates();
+  for (const auto& size : AdaptiveCandidates()) candidates.push_back(size);
   for (size_t i = 0; i < candidates.size(); ++i) {
     EXPECT_THAT(kernels::Validate(candidates[i]), IsOk());
     for (size_t j = 0; j < i; ++j) EXPECT_NE(candidates[i], candidates[j]);
@@ -187,6 +188,8 @@ TEST(ChooseCandidates, SpendsWhereItHelpsMost) {
       // Needs little.
       {{.density = 0.1, .error = 0.02}, {.density = 0.5, .error = 0.01}}};
   EXPECT_THAT(ChooseCandidates(scores, 0.3), ElementsAre(1, 0));
+  EXPECT_DOUBLE_EQ(MeanOf(scores, {1, 0}).density, 0.3);
+  EXPECT_DOUBLE_EQ(MeanOf(scores, {1, 0}).error, 0.015);
   EXPECT_THAT(ChooseCandidates(scores, 1.0), ElementsAre(1, 1));
   EXPECT_THAT(ChooseCandidates(scores, 0.2), ElementsAre(0, 0));
   // Less than there is: the cheapest.
