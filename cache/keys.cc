@@ -146,9 +146,8 @@ SpanKey TailKey(const SpanKey& parent, std::optional<int64_t> cut,
 std::vector<SpanInfo> PlanSpans(const ChainPolicy& policy,
                                 absl::Span<const SpanUse> reused,
                                 absl::Span<const int32_t> tokens) {
-  for (const int64_t length : {policy.spans.tokens, policy.spans.long_tokens}) {
-    OVERTURE_CHECK(length > 0 && length % kTokensPerBlock == 0);
-  }
+  OVERTURE_CHECK(policy.spans.tokens > 0 &&
+                 policy.spans.tokens % kTokensPerBlock == 0);
   std::vector<SpanInfo> spans;
   if (policy.token_pure) {
     // The chain follows full spans; a tail is superseded by the block or the

@@ -136,7 +136,7 @@ void PrefixIndex::AppendMatchingChildren(
 std::vector<SpanUse> PrefixIndex::Match(const ChainPolicy& policy,
                                         absl::Span<const int32_t> tokens,
                                         int64_t max_tokens) const {
-  OVERTURE_CHECK(policy.spans.tokens > 0 && policy.spans.long_tokens > 0);
+  OVERTURE_CHECK(policy.spans.tokens > 0);
   max_tokens =
       std::min<int64_t>(max_tokens, static_cast<int64_t>(tokens.size()));
 

@@ -75,6 +75,7 @@ absl::Status Validate(const PrefillJob& job, const ModelConfig& config) {
     }
   }
   OVERTURE_RETURN_IF_ERROR(Validate(job.selector, config));
+  OVERTURE_RETURN_IF_ERROR(CheckLength(job.selector, n));
   OVERTURE_RETURN_IF_ERROR(CheckAuditRows(job.audit_rows));
   if (job.observer != nullptr) {
     int64_t after = job.num_cached - 1;

@@ -23,9 +23,8 @@ constexpr int64_t kChunkRows = 512;
 // stop request waits for one piece at most. A multiple of the tile's 64 rows.
 constexpr int64_t kPieceRows = 4096;
 constexpr SegmentRule kPieces = SegmentRule::Uniform(kPieceRows);
-// Most rows whose queries are held at once; Validate(SelectorSpec) keeps
-// segments within it.
-constexpr int64_t kMaxSegmentRows = 65536;
+// Most rows whose queries are held at once.
+constexpr int64_t kMaxSegmentRows = kMaxSegmentTokens;
 
 // Adds the time from construction to destruction to `*seconds`.
 class Timer {

@@ -29,7 +29,6 @@ bool Corrects(const std::vector<kernels::BlockRule>& rules) {
 
 absl::Status CpuSelector::Supports(const SelectorSpec& spec) {
   if (spec.skip_threshold > 0) return NotYet("skip_threshold");
-  if (spec.whole_prompt) return NotYet("whole_prompt");
   return absl::OkStatus();
 }
 

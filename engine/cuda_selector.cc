@@ -72,7 +72,7 @@ SelectorMemory CudaSelector::MostMemory(const ModelConfig& config,
   // (6,096), in one segment as long as there are.
   SelectorSpec spec{.kind = SelectorSpec::Kind::kDynamic,
                     .vertical_slash = {.vertical = 8192, .slash = 8192},
-                    .segment_tokens = kCudaMaxSegmentRows};
+                    .segment_tokens = kMaxSegmentTokens};
   return MemoryOf(spec, config, num_tokens, num_tokens);
 }
 
@@ -96,14 +96,6 @@ CudaSelector::CudaSelector(const SelectorSpec& spec, const ModelConfig& config,
 }
 
 absl::Status CudaSelector::Supports(const SelectorSpec& spec) {
-  if (spec.kind > SelectorSpec::Kind::kDynamic) return NotYet("kind");
-  if (spec.kind != SelectorSpec::Kind::kDense && spec.dense_until > 0) {
-    return NotYet("dense_until");
-  }
-  if (spec.whole_prompt) return NotYet("whole_prompt");
-  if (AnyHead(spec, [](const auto& size) { return size.mass > 0; })) {
-    return NotYet("mass");
-  }
   if (spec.skip_threshold > 0) return NotYet("skip_threshold");
   const auto has_blocks = [](const kernels::VerticalSlashSize& size) {
     return size.blocks.IsOn() || size.blocks.correct_means;

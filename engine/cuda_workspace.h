@@ -16,7 +16,7 @@ namespace overture::engine {
 inline constexpr int64_t kCudaChunkRows = 8192;
 // Most rows whose queries are held at once: of a segment that is chosen for as
 // one. Others are cut into pieces.
-inline constexpr int64_t kCudaMaxSegmentRows = 65536;
+inline constexpr int64_t kCudaMaxSegmentRows = 262144;
 inline constexpr int64_t kCudaPieceRows = 65536;
 // Most rows of one plan and attention call, which bounds a plan's memory.
 inline constexpr int64_t kCudaPlanRows = 65536;

@@ -192,6 +192,7 @@ absl::Status EngineImpl::Validate(const PrefillRequest& request) const {
   }
   OVERTURE_RETURN_IF_ERROR(
       engine::Validate(request.selector, backend_->config()));
+  OVERTURE_RETURN_IF_ERROR(CheckLength(request.selector, n));
   OVERTURE_RETURN_IF_ERROR(backend_->Supports(request.selector));
   OVERTURE_RETURN_IF_ERROR(CheckAuditRows(request.audit_rows));
   int64_t view_bytes = 0;

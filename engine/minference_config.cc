@@ -15,6 +15,10 @@
 namespace overture::engine {
 namespace {
 
+// Keys of a block_sparse head's blocks, and those that we force.
+constexpr int32_t kBlockSparseKeys = 100 * 64;
+constexpr int32_t kBlockSparseInitial = 64;
+
 absl::StatusOr<int32_t> ParseSize(const nlohmann::json& value,
                                   absl::string_view name, int32_t least) {
   constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
@@ -53,14 +57,17 @@ absl::StatusOr<kernels::VerticalSlashSize> ParsePattern(
                               ParseSize(entry[2], "local tokens", 1));
     return kernels::StaticSize(num_initial, num_local);
   }
-  constexpr absl::string_view kAccepted =
-      "accepted are vertical_and_slash and stream_llm";
   if (name == "block_sparse") {
-    return absl::UnimplementedError(
-        absl::StrCat("pattern block_sparse is not supported, ", kAccepted));
+    OVERTURE_RETURN_IF_ERROR(ParseSize(entry[1], "first size", 0).status());
+    OVERTURE_RETURN_IF_ERROR(ParseSize(entry[2], "second size", 0).status());
+    kernels::VerticalSlashSize size =
+        kernels::StaticSize(kBlockSparseInitial, 1);
+    size.blocks.count = kBlockSparseKeys / kernels::kMeanBlockKeys;
+    return size;
   }
   return absl::InvalidArgumentError(
-      absl::StrCat("pattern is unknown, ", kAccepted));
+      "pattern is unknown, accepted are vertical_and_slash, stream_llm and "
+      "block_sparse");
 }
 
 absl::StatusOr<std::vector<kernels::VerticalSlashSize>> ParseLayer(

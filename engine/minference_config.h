@@ -6,13 +6,14 @@
 // from the query head's number to [pattern, int, int, score]. The ints are the
 // vertical and slash size, or the initial and local tokens of an A-shape, which
 // is a head that keeps nothing but that many forced columns and distances; the
-// score is what the search measured and is not used. Thread-safe: no state.
+// score is what the search measured and is not used. The ints of a block_sparse
+// head are not used either: the released code gives it the best 100 blocks of
+// 64 keys, which are 50 of ours, and we add the first 64 keys and each row's
+// own tile. Thread-safe: no state.
 //
 // Errors name file, layer and head: INVALID_ARGUMENT for what is no such file
-// or belongs to another model's shape; UNIMPLEMENTED for block_sparse heads,
-// which the released code runs as they are, in a kernel of their own;
-// MappedFile's when the file cannot be read.
-// Source: microsoft/MInference `minference/configs/`, and its
+// or belongs to another model's shape; MappedFile's when the file cannot be
+// read. Source: microsoft/MInference `minference/configs/`, and its
 // `minference_forward` for the heads a file leaves out.
 #pragma once
 

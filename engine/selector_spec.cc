@@ -13,8 +13,6 @@
 namespace overture::engine {
 namespace {
 
-// Queries of a whole segment are held at once, which admission counts on.
-constexpr int64_t kMaxSegmentTokens = 65536;
 constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
 
 // With every digit, since it enters a cache root.
@@ -107,7 +105,7 @@ std::string KindText(const SelectorSpec& spec) {
                           " local=", spec.num_local, " last=", spec.num_last);
     case Kind::kDynamic:
       return absl::StrCat(
-          "vertical_slash/4",
+          "vertical_slash/5",
           spec.head_sizes.empty()
               ? SizeText(spec.vertical_slash)
               : absl::StrCat(" heads=", spec.head_sizes.digest().Hex()));
@@ -157,14 +155,26 @@ absl::Status Validate(const SelectorSpec& spec, const ModelConfig& config) {
 std::string PolicyText(const SelectorSpec& spec) {
   std::string text = KindText(spec);
   if (!IsTokenPure(spec)) {
-    absl::StrAppend(&text, " segment=", spec.segment_tokens,
-                    spec.whole_prompt ? " whole_prompt impure" : " pure");
+    if (spec.whole_prompt) {
+      absl::StrAppend(&text, " whole_prompt impure");
+    } else {
+      absl::StrAppend(&text, " segment=", spec.segment_tokens, " pure");
+    }
   }
   if (spec.kind != SelectorSpec::Kind::kDense && spec.dense_until > 0) {
     absl::StrAppend(&text, " dense_until=", spec.dense_until);
   }
   AppendShare("skip", spec.skip_threshold, &text);
   return text;
+}
+
+absl::Status CheckLength(const SelectorSpec& spec, int64_t num_tokens) {
+  if (!spec.whole_prompt || num_tokens <= kMaxSegmentTokens) {
+    return absl::OkStatus();
+  }
+  return absl::OutOfRangeError(absl::StrCat(
+      "selector.whole_prompt chooses over at most ", kMaxSegmentTokens,
+      " tokens at once, the prompt has ", num_tokens));
 }
 
 std::vector<kernels::VerticalSlashSize> SizesOfLayer(const SelectorSpec& spec,
@@ -197,11 +207,8 @@ absl::Status NotYet(absl::string_view field) {
 }
 
 SegmentRule SegmentsOf(const SelectorSpec& spec) {
-  const int64_t tokens = spec.segment_tokens;
-  return {
-      .tokens = tokens,
-      .long_from = 8 * tokens,
-      .long_tokens = std::max(tokens, std::min(4 * tokens, kMaxSegmentTokens))};
+  if (spec.whole_prompt) return SegmentRule::Uniform(kMaxSegmentTokens);
+  return {.tokens = spec.segment_tokens, .max_tokens = kMaxSegmentTokens};
 }
 
 bool IsTokenPure(const SelectorSpec& spec) {

@@ -16,6 +16,9 @@
 
 namespace overture::engine {
 
+// Queries of a whole segment are held at once, which admission counts on.
+inline constexpr int64_t kMaxSegmentTokens = 262144;
+
 struct SelectorSpec {
   // Numbers are those of old session records: do not renumber.
   enum class Kind : uint8_t {
@@ -66,12 +69,16 @@ struct SelectorSpec {
 absl::Status Validate(const SelectorSpec& spec);
 absl::Status Validate(const SelectorSpec& spec, const ModelConfig& config);
 
-// "dense", "a_shape/1 initial=128 local=3968", "vertical_slash/4 vertical=1000
+// "dense", "a_shape/1 initial=128 local=3968", "vertical_slash/5 vertical=1000
 // slash=6096 forced=30,100 segment=16384 pure", with head_sizes
-// "vertical_slash/4 heads=<their digest> segment=16384 pure"; what is switched
+// "vertical_slash/5 heads=<their digest> segment=16384 pure"; what is switched
 // on beside follows by name. Changes whenever the bytes of the KV may change.
 // REQUIRES Validate(spec).ok().
 std::string PolicyText(const SelectorSpec& spec);
+
+// OUT_OF_RANGE for a prompt that is longer than a whole_prompt spec takes,
+// kMaxSegmentTokens.
+absl::Status CheckLength(const SelectorSpec& spec, int64_t num_tokens);
 
 // What each query head of a layer keeps, [num_q_heads]. REQUIRES a kDynamic
 // spec whose head_sizes, if any, are of that model's shape.
@@ -106,10 +113,11 @@ kernels::DenseRows DenseRowsOf(const SelectorSpec& spec, int64_t end);
 // UNIMPLEMENTED saying that a back end does not run it yet.
 absl::Status NotYet(absl::string_view field);
 
-// The segments of a spec that is not token-pure: eight of segment_tokens, then
-// four times as long, at most 65,536. An estimate costs as many keys as lie
-// before it, so that a million tokens in 64 of 16,384 spend most of it late; 22
-// do here, and reuse stays as fine where prompts are short.
+// The segments of a spec that is not token-pure. They grow with what lies
+// before them, at most to kMaxSegmentTokens: an estimate costs as many keys as
+// lie before its segment's end, so that a million tokens in 64 segments of
+// 16,384 would spend most of it late; 12 do here, and reuse stays as fine where
+// prompts are short. A whole_prompt spec has one segment.
 SegmentRule SegmentsOf(const SelectorSpec& spec);
 
 // True if the KV of a token depends on nothing after it: dense, A-shape and

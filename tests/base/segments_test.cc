@@ -19,19 +19,30 @@ TEST(SegmentRuleTest, UniformSegmentsEndAtMultiples) {
   EXPECT_EQ(rule.LongestOf(1 << 20), 256);
 }
 
-TEST(SegmentRuleTest, LongSegmentsBeginWhereTheRuleSays) {
-  constexpr SegmentRule rule{.tokens = 2, .long_from = 6, .long_tokens = 5};
-  // Ends of the segments of positions 0 to 16.
-  constexpr int64_t kEnds[] = {2,  2,  4,  4,  6,  6,  11, 11, 11,
-                               11, 11, 16, 16, 16, 16, 16, 21};
-  for (int64_t position = 0; position < 17; ++position) {
-    EXPECT_EQ(rule.EndOf(position), kEnds[position]) << position;
-    EXPECT_EQ(rule.IsBoundary(position),
-              position == 0 || kEnds[position] != kEnds[position - 1])
-        << position;
+TEST(SegmentRuleTest, SegmentsGrowWithWhatLiesBeforeThem) {
+  constexpr SegmentRule rule{.tokens = 2, .max_tokens = 8};
+  constexpr int64_t kBegins[] = {0,  2,  4,  6,  8,  12, 16,
+                                 24, 32, 40, 48, 56, 64, 72};
+  int64_t end = 0;
+  for (const int64_t begin : kBegins) {
+    EXPECT_EQ(begin, end);
+    EXPECT_TRUE(rule.IsBoundary(begin));
+    end = rule.EndOf(begin);
+    EXPECT_EQ(begin % (end - begin), 0);
+    for (int64_t position = begin + 1; position < end; ++position) {
+      EXPECT_EQ(rule.EndOf(position), end) << position;
+      EXPECT_FALSE(rule.IsBoundary(position)) << position;
+    }
   }
-  EXPECT_EQ(rule.LongestOf(6), 2);
-  EXPECT_EQ(rule.LongestOf(7), 5);
+  EXPECT_EQ(rule.LongestOf(0), 2);
+  EXPECT_EQ(rule.LongestOf(8), 2);
+  EXPECT_EQ(rule.LongestOf(9), 4);
+  EXPECT_EQ(rule.LongestOf(1 << 20), 8);
+}
+
+TEST(SegmentRuleTest, AMostThatIsNoPowerOfTwoIsRoundedDown) {
+  constexpr SegmentRule rule{.tokens = 10, .max_tokens = 39};
+  EXPECT_EQ(rule.LongestOf(1000), 20);
 }
 
 }  // namespace

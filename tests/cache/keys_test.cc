@@ -169,26 +169,26 @@ TEST(PlanSpansTest, APromptOfWholeSpansHasNoTail) {
 
 TEST(PlanSpansTest, SpansFollowTheRuleOfThePolicy) {
   ChainPolicy policy = Sparse();
-  policy.spans = {.tokens = 256, .long_from = 512, .long_tokens = 1024};
-  const auto tokens = Tokens(3000);
+  policy.spans = {.tokens = 256, .max_tokens = 512};
+  const auto tokens = Tokens(2000);
   const auto spans = PlanSpans(policy, {}, tokens);
-  ASSERT_THAT(spans, SizeIs(5));
-  constexpr int64_t kEnds[] = {256, 512, 1536, 2560, 3000};
-  for (size_t i = 0; i < 5; ++i) {
+  constexpr int64_t kEnds[] = {256, 512, 768, 1024, 1536, 2000};
+  ASSERT_THAT(spans, SizeIs(std::size(kEnds)));
+  for (size_t i = 0; i < spans.size(); ++i) {
     EXPECT_EQ(spans[i].token_end(), kEnds[i]);
-    EXPECT_EQ(spans[i].is_tail, i == 4);
+    EXPECT_EQ(spans[i].is_tail, i + 1 == spans.size());
   }
   // A tail within a long span is continued to that span's end.
   const auto all = absl::MakeConstSpan(tokens);
-  const auto start = PlanSpans(policy, {}, all.first(600));
+  const auto start = PlanSpans(policy, {}, all.first(1100));
   std::vector<SpanUse> reused;
   for (const SpanInfo& span : start) reused.push_back({span, span.num_tokens});
   const auto rest = PlanSpans(policy, reused, tokens);
-  ASSERT_THAT(rest, SizeIs(3));
-  EXPECT_EQ(rest[0].token_begin, 600);
+  ASSERT_THAT(rest, SizeIs(2));
+  EXPECT_EQ(rest[0].token_begin, 1100);
   EXPECT_EQ(rest[0].token_end(), 1536);
   EXPECT_EQ(rest[0].key,
-            ChainKey(start.back().key, 600, all.subspan(600, 1536 - 600)));
+            ChainKey(start.back().key, 1100, all.subspan(1100, 1536 - 1100)));
 }
 
 TEST(PlanSpansTest, ADenseTailThatGrewIsStoredAsTheBlockItBegan) {

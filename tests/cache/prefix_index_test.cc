@@ -132,7 +132,7 @@ TEST(PrefixIndexTest, MatchesGetAsFarAsAnExhaustiveSearch) {
       return std::uniform_int_distribution<int64_t>(0, n - 1)(random);
     };
     ChainPolicy growing = SparsePolicy();
-    growing.spans = {.tokens = 256, .long_from = 512, .long_tokens = 768};
+    growing.spans = {.tokens = 256, .max_tokens = 1024};
     for (const ChainPolicy& policy : {DensePolicy(), SparsePolicy(), growing}) {
       PrefixIndex index;
       SlowIndex slow;

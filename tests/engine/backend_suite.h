@@ -39,8 +39,6 @@ struct BackendCase {
   bool columns = true;
   // Whether it chooses blocks by pooled scores, and corrects those left out.
   bool blocks = true;
-  // Whether it runs what came after vertical-slash.
-  bool all_kinds = true;
 };
 
 // A vertical-slash selector of one size for all heads.

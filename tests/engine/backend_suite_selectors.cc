@@ -72,6 +72,25 @@ TEST_P(BackendSuite, WhatFollowsASegmentDoesNotChangeItsKv) {
   }
 }
 
+TEST_P(BackendSuite, AWholePromptIsChosenForByItsEnd) {
+  SelectorSpec selector = VerticalSlash(40, 102, 256);
+  selector.whole_prompt = true;
+  if (!Runs(selector)) GTEST_SKIP() << "no vertical-slash";
+  const LoadedTinyModel model(Tiny({.qk_gain = 1}));
+  const auto backend = NewBackend(model.files());
+  const std::vector<int32_t> shared = RandomTokens(768, 320, 21);
+  std::vector<std::byte> rows[2];
+  for (const uint32_t seed : {0, 1}) {
+    OVERTURE_ASSERT_OK_AND_ASSIGN(
+        const RecordedPrefill run,
+        RunPrefill(*backend, Joined(shared, RandomTokens(300, 320, seed)),
+                   {.selector = selector}));
+    EXPECT_LT(run.output.density, 0.8);
+    rows[seed] = run.kv.Rows(1, 768);
+  }
+  EXPECT_FALSE(rows[0] == rows[1]);
+}
+
 TEST_P(BackendSuite, TheLastRowsOfEverySegmentMakeATriShape) {
   const SelectorSpec selector = TriShape(33);
   if (!Runs(selector)) GTEST_SKIP() << "no tri-shape";

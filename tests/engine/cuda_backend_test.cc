@@ -62,8 +62,7 @@ BackendCase OnHeadDim(int32_t head_dim) {
       .vote_tolerance = 0.1,
       // cuBLASLt chooses its kernel by the number of rows.
       .bitwise = false,
-      .blocks = false,
-      .all_kinds = false};
+      .blocks = false};
 }
 
 // Tolerances as the CPU back end's in FP8.

@@ -246,6 +246,23 @@ TEST_F(EngineTest, WholeSegmentsAreReusedWithoutATrace) {
   EXPECT_EQ(result->logits, FreshLogits(ac, selector));
 }
 
+TEST_F(EngineTest, AWholePromptsKvServesItsOwnContinuationsAlone) {
+  SelectorSpec selector = SmallSegments();
+  selector.whole_prompt = true;
+  const std::vector<int32_t> a = RandomTokens(1024, 320, 5);
+  const std::vector<int32_t> ab = Joined(a, RandomTokens(100, 320, 6));
+  const auto reused = [&](const std::vector<int32_t>& tokens) {
+    auto result =
+        engine_->Prefill({.tokens = tokens, .selector = selector}, nullptr);
+    EXPECT_THAT(result, IsOk());
+    return result.ok() ? result->stats.reused_tokens : -1;
+  };
+  EXPECT_EQ(reused(ab), 0);
+  EXPECT_EQ(reused(Joined(a, RandomTokens(100, 320, 7))), 0);
+  EXPECT_EQ(reused(a), 0);
+  EXPECT_EQ(reused(Joined(ab, RandomTokens(200, 320, 8))), 1124);
+}
+
 TEST_F(EngineTest, KvOfAnotherPolicyIsNotReused) {
   const std::vector<int32_t> tokens = RandomTokens(600, 320, 8);
   ASSERT_THAT(engine_->Prefill({.tokens = tokens}, nullptr), IsOk());

@@ -51,11 +51,16 @@ TEST(MInferenceConfigTest, ReadsBothPatternsAndDefaultsMissingHeads) {
                           VerticalSlashSize{100, 800, 100, 800}));
 }
 
-TEST(MInferenceConfigTest, BlockSparseHeadsAreUnimplementedByName) {
-  EXPECT_THAT(ParseLayer(R"({"1": ["block_sparse", 1000, 6096, 0]})"),
-              StatusIs(absl::StatusCode::kUnimplemented,
-                       AllOf(HasSubstr("c.json: layer 1: head 1"),
-                             HasSubstr("block_sparse"))));
+TEST(MInferenceConfigTest, BlockSparseHeadsKeepAHundredBlocksOf64Keys) {
+  OVERTURE_ASSERT_OK_AND_ASSIGN(
+      const HeadSizes sizes,
+      ParseLayer(R"({"1": ["block_sparse", 1000, 6096, 0]})"));
+  VerticalSlashSize head = kernels::StaticSize(64, 1);
+  head.blocks.count = 50;
+  EXPECT_EQ(sizes.layer(1)[1], head);
+  EXPECT_THAT(ParseLayer(R"({"1": ["block_sparse", -1, 6096, 0]})"),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("layer 1: head 1")));
 }
 
 TEST(MInferenceConfigTest, NonsenseIsRefusedWithFileLayerAndHead) {

@@ -24,7 +24,7 @@ TEST(SelectorSpecTest, TextsAreWhatCacheRootsHold) {
   EXPECT_EQ(PolicyText({.kind = Kind::kAShape}),
             "a_shape/1 initial=128 local=3968");
   EXPECT_EQ(PolicyText({.kind = Kind::kDynamic}),
-            "vertical_slash/4 vertical=1000 slash=6096 forced=30,100 "
+            "vertical_slash/5 vertical=1000 slash=6096 forced=30,100 "
             "segment=16384 pure");
   EXPECT_EQ(PolicyText({.kind = Kind::kTriShape, .dense_until = 4096}),
             "tri_shape/1 initial=128 local=3968 last=128 segment=16384 pure "
@@ -35,8 +35,8 @@ TEST(SelectorSpecTest, TextsAreWhatCacheRootsHold) {
                                                       .correct_means = true}},
                         .whole_prompt = true,
                         .skip_threshold = 0.001f}),
-            "vertical_slash/4 vertical=1000 slash=6096 forced=30,100 "
-            "mass=0.949999988 threshold=0.100000001 means segment=16384 "
+            "vertical_slash/5 vertical=1000 slash=6096 forced=30,100 "
+            "mass=0.949999988 threshold=0.100000001 means "
             "whole_prompt impure skip=0.00100000005");
   EXPECT_EQ(PolicyText({.kind = Kind::kRandomBlocks, .block_density = 0.25f}),
             "random_blocks/1 seed=1 density=0.25");
@@ -54,19 +54,21 @@ TEST(SelectorSpecTest, TextsTellParametersApart) {
   EXPECT_NE(PolicyText(spec), plain);
 }
 
-TEST(SelectorSpecTest, SegmentsGrowFourfoldUpToTheMost) {
-  const auto rule = [](int64_t segment_tokens) {
-    return SegmentsOf(
-        {.kind = Kind::kDynamic, .segment_tokens = segment_tokens});
-  };
-  EXPECT_EQ(rule(16384), (SegmentRule{16384, 131072, 65536}));
-  EXPECT_EQ(rule(256), (SegmentRule{256, 2048, 1024}));
-  EXPECT_EQ(rule(32768), (SegmentRule{32768, 262144, 65536}));
-  EXPECT_EQ(rule(65536), (SegmentRule{65536, 524288, 65536}));
-  // A million tokens in 8 and 14 segments.
+TEST(SelectorSpecTest, AMillionTokensAreTwelveSegments) {
+  const SegmentRule rule = SegmentsOf({.kind = Kind::kDynamic});
+  EXPECT_EQ(rule, (SegmentRule{16384, 262144}));
   int segments = 0;
-  for (int64_t at = 0; at < 1 << 20; at = rule(16384).EndOf(at)) ++segments;
-  EXPECT_EQ(segments, 22);
+  for (int64_t at = 0; at < 1 << 20; at = rule.EndOf(at)) ++segments;
+  EXPECT_EQ(segments, 12);
+}
+
+TEST(SelectorSpecTest, AWholePromptIsOneSegmentUpToALimit) {
+  const SelectorSpec spec{.kind = Kind::kDynamic, .whole_prompt = true};
+  EXPECT_EQ(SegmentsOf(spec).EndOf(0), kMaxSegmentTokens);
+  OVERTURE_EXPECT_OK(CheckLength(spec, kMaxSegmentTokens));
+  EXPECT_THAT(CheckLength(spec, kMaxSegmentTokens + 1),
+              StatusIs(absl::StatusCode::kOutOfRange, HasSubstr("262144")));
+  OVERTURE_EXPECT_OK(CheckLength({.kind = Kind::kDynamic}, 1 << 20));
 }
 
 HeadSizes TwoByTwo(const kernels::VerticalSlashSize& last) {
@@ -79,7 +81,7 @@ TEST(SelectorSpecTest, AnotherTableOfSizesIsAnotherText) {
   SelectorSpec spec{.kind = Kind::kDynamic, .head_sizes = TwoByTwo({100, 800})};
   const std::string text = PolicyText(spec);
   EXPECT_EQ(text, absl::StrCat(
-                      "vertical_slash/4 heads=", spec.head_sizes.digest().Hex(),
+                      "vertical_slash/5 heads=", spec.head_sizes.digest().Hex(),
                       " segment=16384 pure"));
   SelectorSpec other = spec;
   EXPECT_EQ(other, spec);
@@ -129,7 +131,7 @@ TEST(SelectorSpecTest, RefusalsNameFieldValueAndLimit) {
   expect({.kind = Kind::kDynamic, .segment_tokens = 0},
          "selector.segment_tokens is 0");
   expect({.kind = Kind::kDynamic, .segment_tokens = 1 << 20},
-         "must be in [256, 65536]");
+         "must be in [256, 262144]");
   expect({.kind = Kind::kDynamic, .vertical_slash = {.forced_distances = 0}},
          "selector.vertical_slash: forced_distances is 0");
   expect({.kind = Kind::kTriShape, .num_last = 0}, "selector.num_last is 0");
