@@ -241,6 +241,15 @@ __device__ __forceinline__ void Mask(const BlockParams& p, const Place& place,
   }
 }
 
+// Both values' sums over the four lanes of a key: lane % 4 == 0 gets the first,
+// 1 the second.
+__device__ __forceinline__ float AddQuads(float first, float second, int lane) {
+  const bool odd = lane % 2 != 0;
+  const float sum =
+      (odd ? second : first) + __shfl_xor_sync(~0u, odd ? first : second, 1);
+  return sum + __shfl_xor_sync(~0u, sum, 2);
+}
+
 extern __shared__ __align__(16) uint8_t raw_shared[];
 
 }  // namespace overture::kernels::probe

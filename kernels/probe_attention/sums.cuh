@@ -25,15 +25,6 @@ enum Part : int { kColumns, kDiagonals, kVotes, kNumParts };
 // Of a warp, beside the stages.
 inline constexpr int kSumsFloats = kTile * kSkewed + 2 * kNumParts * kStageKeys;
 
-// Both values' sums over the four lanes of a key: lane % 4 == 0 gets the first,
-// 1 the second.
-__device__ __forceinline__ float AddQuads(float first, float second, int lane) {
-  const bool odd = lane % 2 != 0;
-  const float sum =
-      (odd ? second : first) + __shfl_xor_sync(~0u, odd ? first : second, 1);
-  return sum + __shfl_xor_sync(~0u, sum, 2);
-}
-
 // What a warp adds up, stage by stage.
 template <bool kWithVotes>
 class WarpSums {

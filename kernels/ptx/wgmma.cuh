@@ -61,11 +61,29 @@ __device__ __forceinline__ uint64_t Advance(uint64_t descriptor,
   return descriptor + (bytes >> 4);
 }
 
+// d = a b^T (+ d unless `zero`): a [64, 16] and b [64, 16] K-major in shared.
+__device__ __forceinline__ void WgmmaSharedShared(float (&d)[32], uint64_t a,
+                                                  uint64_t b, bool zero) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.eq.b32 p, %34, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
+      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, "
+      "%30, %31}, "
+      "%32, %33, p, 1, 1, 0, 0;\n}\n"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]),
+        "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]),
+        "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
+        "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]),
+        "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]),
+        "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]),
+        "+f"(d[31])
+      : "l"(a), "l"(b), "r"(static_cast<int>(zero)));
+}
+
 // d = a b^T (+ d unless `zero`): a [64, 16] and b [128, 16] K-major in shared.
-__device__ __forceinline__ void WgmmaM64N128K16SharedShared(float (&d)[64],
-                                                            uint64_t a,
-                                                            uint64_t b,
-                                                            bool zero) {
+__device__ __forceinline__ void WgmmaSharedShared(float (&d)[64], uint64_t a,
+                                                  uint64_t b, bool zero) {
   asm volatile(
       "{\n.reg .pred p;\nsetp.eq.b32 p, %66, 0;\n"
       "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"

@@ -22,7 +22,7 @@ __device__ __forceinline__ void IssueScores(float (&scores)[64],
   for (int step = 0; step < kHeadDim / 16; ++step) {
     const int panel = step / 4;
     const uint32_t offset = (step % 4) * 32;
-    ptx::WgmmaM64N128K16SharedShared(
+    ptx::WgmmaSharedShared(
         scores,
         ptx::Advance(ptx::KMajorDescriptor(q + panel * kBlockM * kPanel),
                      offset),

@@ -1,17 +1,23 @@
 // What both passes of probe attention share on sm_90a: how a block is cut, its
 // shared memory, its producer and the products of its consumers.
 //
-// A block has up to four query heads of one KV head and four runs of its keys.
-// Warp w of a consumer warpgroup has run w: a tile is 16 keys of each run, the
-// rows of wgmma's left operand, so that a warp sees its run's keys in order and
-// nothing of the others'. The 64 rows of two query heads are the right operand,
-// the other two heads are the other warpgroup's. While a tile's exponentials
-// are taken, the next one's product runs.
+// A block has up to four query heads of one KV head, a consumer warpgroup each,
+// and four runs of its keys. Warp w of every warpgroup has run w: a tile is 16
+// keys of each run, the rows of wgmma's left operand, so that a warp sees its
+// run's keys in order and nothing of the others'. The 64 rows of the
+// warpgroup's head are the right operand. While one warpgroup takes the
+// exponentials of its scores, the others' products run; no warp waits for
+// another but for the keys, and the sums of a row or a diagonal stay in the
+// registers of one thread.
 //
 // Budget of a tile of four heads at head dim 128: 1,024 cycles of tensor cores
-// and 1,024 of the special-function unit; 512 of a scheduler's issues. The sums
-// of a row or a diagonal stay in the registers of one thread, and no warp waits
-// for another but for the keys.
+// and 1,024 of the special-function unit, 0.58 ns a key and pass for 32 heads
+// over 8 on an H200. Measured 0.96 ns in pass 1 and 1.10 in pass 2, either unit
+// busy for 60 and 52% of the time. Tried: two heads and 240 registers a
+// warpgroup, the next tile's product in flight during this one's exponentials
+// (1.18 and 1.16), or in strict turns with the other warpgroup (1.26 and 1.30):
+// a warp that issues products waits until the tensor cores have taken them, and
+// eight warps leave nobody to work meanwhile.
 #pragma once
 
 #include "kernels/probe_attention/sm90/launch.cuh"
@@ -21,43 +27,39 @@
 
 namespace overture::kernels::probe::sm90 {
 
-inline constexpr int kRuns = 4;       // of a block, one per warp of a warpgroup
-inline constexpr int kPairHeads = 2;  // heads of a consumer warpgroup
-inline constexpr int kConsumers = 2;
-static_assert(kMaxHeads == kPairHeads * kConsumers);
-inline constexpr int kWarps = 4 * kConsumers;
-inline constexpr int kThreads = 128 * (1 + kConsumers);
+inline constexpr int kRuns = 4;  // of a block, one per warp of a warpgroup
+inline constexpr int kMaxWarps = 4 * kMaxHeads;  // that consume
+// A warpgroup per head and then the warp that loads.
+__host__ __device__ constexpr int Threads(int num_heads) {
+  return 128 * num_heads + 32;
+}
+inline constexpr int kMaxThreads = Threads(kMaxHeads);
 inline constexpr int kTileRows = kRuns * kUnitKeys;  // keys of a tile
-inline constexpr int kPairRows = kPairHeads * kRows;
 inline constexpr int kPanel = 64;     // columns of a swizzled panel
 inline constexpr int kStepTiles = 4;  // 64 keys of a run: a diagonal's rows
 inline constexpr int kStepKeys = kStepTiles * kUnitKeys;
 static_assert(kStepKeys == kRows);
-// Of 64 K registers: 128 threads with 24, 256 with 240.
-inline constexpr int kProducerRegisters = 24;
-inline constexpr int kConsumerRegisters = 240;
 
-// Scores of a tile and thread: of head h, rows 8 b + 2 (l % 4) + e and the
-// run's keys 8 g + l / 4, at 32 h + 4 b + 2 g + e.
-using TileScores = float[64];
-inline constexpr int kHeadRows = 2 * kRows / kTile;  // of a thread and head
-inline constexpr int kGroups = kUnitKeys / kTile;    // g
+// Scores of a tile and thread: of rows 8 b + 2 (l % 4) + e and the run's keys 8
+// g + l / 4, at 4 b + 2 g + e.
+using TileScores = float[32];
+inline constexpr int kTileThreadRows = 2 * kRows / kTile;  // rows of a thread
+inline constexpr int kGroups = kUnitKeys / kTile;          // g
 
 struct KernelParams {
   CUtensorMap k;  // boxes of a panel and 16 keys
   BlockParams block;
 };
 
-// Heads of the launch that do not exist in the last pair have rows of zeros.
 template <int kSteps>
 struct Shared {
   static constexpr int kPanels = (kSteps * 16 + kPanel - 1) / kPanel;
-  static constexpr int kStages = 6;
+  static constexpr int kStages = 6;  // 206 KB with all else at head dim 128
   static constexpr uint32_t kStageBytes = kPanels * kTileRows * kPanel * 2;
   static constexpr uint32_t kPanelBytes = kTileRows * kPanel * 2;
-  static constexpr uint32_t kQueryPanelBytes = kPairRows * kPanel * 2;
+  static constexpr uint32_t kQueryPanelBytes = kRows * kPanel * 2;
 
-  alignas(1024) uint8_t q[kConsumers][kPanels][kQueryPanelBytes];
+  alignas(1024) uint8_t q[kMaxHeads][kPanels][kQueryPanelBytes];
   alignas(1024) uint8_t k[kStages][kStageBytes];
   uint64_t full[kStages];
   uint64_t empty[kStages];
@@ -65,25 +67,20 @@ struct Shared {
 
 // Where a consumer warp works.
 struct Place {
-  int warpgroup, warp, lane;  // warp: of the warpgroup
+  int warp, lane;  // warp: of the warpgroup
+  int head;        // of the launch's, and the warpgroup
   int run;
   int kv_head;
-  int head;    // first of the pair, among the launch's
-  int q_head;  // the same, among all
+  int q_head;
 
   __device__ explicit Place(const BlockParams& p)
-      : warpgroup(threadIdx.x / 128 - 1),
-        warp(threadIdx.x / 32 % 4),
+      : warp(threadIdx.x / 32 % 4),
         lane(threadIdx.x % 32),
+        head(threadIdx.x / 128),
         run(blockIdx.x * kRuns + warp),
         kv_head(blockIdx.y),
-        head(warpgroup * kPairHeads),
         q_head(blockIdx.y * p.group + p.first_head + head) {}
 
-  // Of head h of the pair.
-  __device__ bool Exists(const BlockParams& p, int h) const {
-    return head + h < p.num_heads;
-  }
   // Of the 64, row i of the thread.
   __device__ int Row(int i) const {
     return i / 2 * kTile + lane % 4 * 2 + i % 2;
@@ -95,26 +92,21 @@ template <int kSteps>
 __device__ __forceinline__ void LoadQueries(const BlockParams& p,
                                             Shared<kSteps>& s) {
   constexpr int kChunks = kSteps * 2;  // of 16 bytes, of a row
-  for (int i = threadIdx.x; i < kConsumers * kPairRows * kChunks;
-       i += kThreads) {
-    const int row = i / kChunks;  // of all heads'
+  for (int i = threadIdx.x; i < p.num_heads * kRows * kChunks;
+       i += blockDim.x) {
     const int chunk = i % kChunks;
-    const int head = row / kRows;
-    const int row_of_head = row % kRows;
+    const int row = i / kChunks % kRows;
+    const int head = i / kChunks / kRows;
     int4 value = {0, 0, 0, 0};
-    if (head < p.num_heads && row_of_head >= p.first_row &&
-        chunk * 8 < p.head_dim) {
+    if (row >= p.first_row && chunk * 8 < p.head_dim) {
       const int64_t q_head = blockIdx.y * p.group + p.first_head + head;
       value = *reinterpret_cast<const int4*>(p.q + q_head * p.stride_q_head +
-                                             row_of_head * p.stride_q_row +
-                                             chunk * 8);
+                                             row * p.stride_q_row + chunk * 8);
       const int sign = static_cast<int>(p.sign);
       value = {value.x ^ sign, value.y ^ sign, value.z ^ sign, value.w ^ sign};
     }
-    const int row_of_pair = row % kPairRows;
-    uint8_t* panel = s.q[row / kPairRows][chunk / 8];
-    *reinterpret_cast<int4*>(panel + row_of_pair * 128 +
-                             (chunk % 8 ^ row_of_pair % 8) * 16) = value;
+    *reinterpret_cast<int4*>(s.q[head][chunk / 8] + row * 128 +
+                             (chunk % 8 ^ row % 8) * 16) = value;
   }
   ptx::FenceProxyAsync();
 }
@@ -151,45 +143,33 @@ __device__ __forceinline__ void ForEachTile(const Place& place,
                                             Shared<kSteps>& s, int num_steps,
                                             Visit&& visit, EndStep&& end_step) {
   using S = Shared<kSteps>;
-  TileScores scores[2];
-  int stage = 0;  // of the product that is issued next
+  TileScores scores;
+  int stage = 0;
   uint32_t parity = 0;
-  const uint64_t queries = ptx::KMajorDescriptor(s.q[place.warpgroup]);
-  const auto issue = [&](TileScores& to) {
-    ptx::BarrierWait(&s.full[stage], parity);
-    ptx::FenceRegisters(to);
-    ptx::WgmmaFence();
-    const uint64_t keys = ptx::KMajorDescriptor(s.k[stage]);
-#pragma unroll
-    for (int i = 0; i < kSteps; ++i) {
-      ptx::WgmmaM64N128K16SharedShared(
-          to, ptx::Advance(keys, i / 4 * S::kPanelBytes + i % 4 * 32),
-          ptx::Advance(queries, i / 4 * S::kQueryPanelBytes + i % 4 * 32),
-          i == 0);
-    }
-    ptx::WgmmaCommit();
-    if (++stage == S::kStages) {
-      stage = 0;
-      parity ^= 1;
-    }
-  };
-  int done = 0;  // stage of the product that is awaited next
+  const uint64_t queries = ptx::KMajorDescriptor(s.q[place.head]);
   for (int step = 0; step < num_steps; ++step) {
-    // No product is in flight from one step to the next: the compiler would
-    // not see that its scores are not read, and let none overlap anything.
-    issue(scores[0]);
 #pragma unroll
     for (int tile = 0; tile < kStepTiles; ++tile) {
-      if (tile + 1 < kStepTiles) {
-        issue(scores[(tile + 1) % 2]);
-        ptx::WgmmaWait<1>();
-      } else {
-        ptx::WgmmaWait<0>();
+      ptx::BarrierWait(&s.full[stage], parity);
+      ptx::FenceRegisters(scores);
+      ptx::WgmmaFence();
+      const uint64_t keys = ptx::KMajorDescriptor(s.k[stage]);
+#pragma unroll
+      for (int i = 0; i < kSteps; ++i) {
+        ptx::WgmmaSharedShared(
+            scores, ptx::Advance(keys, i / 4 * S::kPanelBytes + i % 4 * 32),
+            ptx::Advance(queries, i / 4 * S::kQueryPanelBytes + i % 4 * 32),
+            i == 0);
       }
-      ptx::FenceRegisters(scores[tile % 2]);
-      if (place.lane == 0) ptx::BarrierArrive(&s.empty[done]);
-      if (++done == S::kStages) done = 0;
-      visit(scores[tile % 2], tile);
+      ptx::WgmmaCommit();
+      ptx::WgmmaWait<0>();
+      ptx::FenceRegisters(scores);
+      if (place.lane == 0) ptx::BarrierArrive(&s.empty[stage]);
+      if (++stage == S::kStages) {
+        stage = 0;
+        parity ^= 1;
+      }
+      visit(scores, tile);
     }
     end_step();
   }
@@ -202,8 +182,8 @@ __device__ __forceinline__ void Mask(const BlockParams& p, const Place& place,
   const int position = p.last - (kRows - 1);  // of the first row
   if (key >= 0 && key + kUnitKeys - 1 <= position) return;
 #pragma unroll
-  for (int i = 0; i < 64; ++i) {
-    const int row = place.Row(i % 32 / 4 * 2 + i % 2);
+  for (int i = 0; i < 32; ++i) {
+    const int row = place.Row(i / 4 * 2 + i % 2);
     const int c = key + i % 4 / 2 * kTile + place.lane / 4;
     // As unsigned numbers a negative key is beyond every position.
     if (static_cast<uint32_t>(c) > static_cast<uint32_t>(position + row)) {
@@ -212,8 +192,8 @@ __device__ __forceinline__ void Mask(const BlockParams& p, const Place& place,
   }
 }
 
-// Splits a block's roles: the first warpgroup loads `num_tiles` tiles from
-// `early` keys before each run, the others call consume().
+// Splits a block's roles: the last warp loads `num_tiles` tiles from `early`
+// keys before each run, the others call consume().
 template <int kSteps, typename Consume>
 __device__ __forceinline__ void RunRoles(const KernelParams& p,
                                          Shared<kSteps>& s, int num_tiles,
@@ -222,18 +202,16 @@ __device__ __forceinline__ void RunRoles(const KernelParams& p,
     ptx::PrefetchTensorMap(&p.k);
     for (int i = 0; i < Shared<kSteps>::kStages; ++i) {
       ptx::BarrierInit(&s.full[i], 1);
-      ptx::BarrierInit(&s.empty[i], kWarps);
+      ptx::BarrierInit(&s.empty[i], 4 * p.block.num_heads);
     }
     ptx::FenceBarrierInit();
   }
   LoadQueries(p.block, s);
   __syncthreads();
-  if (__shfl_sync(~0u, threadIdx.x / 128, 0) == 0) {
-    ptx::RegistersDecrease<kProducerRegisters>();
-    if (threadIdx.x == 0) Produce(p, s, num_tiles, early);
-  } else {
-    ptx::RegistersIncrease<kConsumerRegisters>();
+  if (__shfl_sync(~0u, threadIdx.x / 128, 0) < p.block.num_heads) {
     consume();
+  } else if (threadIdx.x % 32 == 0) {
+    Produce(p, s, num_tiles, early);
   }
 }
 

@@ -28,7 +28,7 @@ absl::Status Launch(const char* name, Kernel* kernel, int shared_bytes,
   OVERTURE_RETURN_IF_CUDA_ERROR(cudaFuncSetAttribute(
       kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes));
   const dim3 grid(CeilDiv(p.num_runs, kRuns), num_kv_heads);
-  kernel<<<grid, kThreads, shared_bytes, stream>>>(params);
+  kernel<<<grid, Threads(p.num_heads), shared_bytes, stream>>>(params);
   return CudaLaunchStatus(name);
 }
 

@@ -7,8 +7,8 @@
 
 namespace overture::kernels::probe::sm90 {
 
-// Heads of a group that share a launch. A block always works for four: with
-// fewer than three the other kernel is faster.
+// Heads of a group that share a launch, a warpgroup each: with fewer than three
+// the other kernel, whose warps share more evenly, is faster.
 inline constexpr int kMinHeads = 3;
 inline constexpr int kMaxHeads = 4;
 

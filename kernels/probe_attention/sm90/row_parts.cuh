@@ -9,9 +9,9 @@ namespace overture::kernels::probe::sm90 {
 // Sums of exponentials of a thread's rows over its keys, each relative to a
 // reference that only moves where a term would reach 2^64: terms are then
 // floats of full precision, and 2^31 of them stay finite.
-class PairRowSums {
+class HeadRowSums {
  public:
-  __device__ PairRowSums() {
+  __device__ HeadRowSums() {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
       reference_[i] = -1e30f;
@@ -59,17 +59,17 @@ class PairRowSums {
     }
   }
 
-  // Reference, in units of log2, and sum of row i of head h.
-  __device__ __forceinline__ float2 Part(int h, int i) const {
-    return {reference_[h * kHeadRows + i], sum_[h * kHeadRows + i]};
+  // Reference, in units of log2, and sum of the thread's row i.
+  __device__ __forceinline__ float2 Part(int i) const {
+    return {reference_[i], sum_[i]};
   }
 
  private:
   static constexpr float kLimit = 0x1p64f;
-  static constexpr int kCount = kPairHeads * kHeadRows;
+  static constexpr int kCount = kTileThreadRows;
   static constexpr int kAtOnce = 8;  // terms in registers
 
-  // Of row `row` of both heads and key 8 g + l / 4.
+  // Of row `row` of the thread and key 8 g + l / 4.
   static __device__ __forceinline__ float Score(const TileScores& s, int row,
                                                 int g) {
     return s[row / 2 * 4 + 2 * g + row % 2];
@@ -86,7 +86,7 @@ class PairRowSums {
 };
 
 template <int kSteps>
-__global__ void __launch_bounds__(kThreads, 1)
+__global__ void __launch_bounds__(kMaxThreads, 1)
     RowPartsKernel(const __grid_constant__ KernelParams params) {
   extern __shared__ __align__(1024) uint8_t shared[];
   auto& s = *reinterpret_cast<Shared<kSteps>*>(shared);
@@ -94,7 +94,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int num_steps = p.run_keys / kStepKeys;
   RunRoles(params, s, num_steps * kStepTiles, 0, [&] {
     const Place place(p);
-    PairRowSums sums;
+    HeadRowSums sums;
     int key = place.run * p.run_keys;
     ForEachTile(
         place, s, num_steps,
@@ -106,14 +106,11 @@ __global__ void __launch_bounds__(kThreads, 1)
         [] {});
     sums.AddLanes();
     if (place.lane >= 4 || place.run >= p.num_runs) return;
+    float2* out =
+        p.row_parts + (int64_t{place.q_head} * p.num_runs + place.run) * kRows;
 #pragma unroll
-    for (int h = 0; h < kPairHeads; ++h) {
-      if (!place.Exists(p, h)) continue;
-      float2* out =
-          p.row_parts +
-          (int64_t{place.q_head + h} * p.num_runs + place.run) * kRows;
-#pragma unroll
-      for (int i = 0; i < kHeadRows; ++i) out[place.Row(i)] = sums.Part(h, i);
+    for (int i = 0; i < kTileThreadRows; ++i) {
+      out[place.Row(i)] = sums.Part(i);
     }
   });
 }
