@@ -277,6 +277,14 @@ TEST(VerticalSlashGpuTest, EqualsTheCpuAtOddLengthsAndPrefixOffsets) {
   }
 }
 
+TEST(VerticalSlashGpuTest, EqualsTheCpuAtEveryResidueOfAPrefix) {
+  for (int64_t q_begin = 500; q_begin < 500 + kGpuTileRows; ++q_begin) {
+    SCOPED_TRACE(absl::StrCat("q_begin ", q_begin));
+    ASSERT_NO_FATAL_FAILURE(ExpectEqualsCpu(MakeCase(
+        q_begin, 1 + q_begin % 3 * 100, {{40, 120}, StaticSize(0, 1)}, 23)));
+  }
+}
+
 TEST(VerticalSlashGpuTest, EqualsTheCpuWhateverTheSizes) {
   // Below the forced ones, at them, above the length, ten times apart.
   ASSERT_NO_FATAL_FAILURE(ExpectEqualsCpu(MakeCase(500, 1500,
@@ -343,6 +351,18 @@ TEST(VerticalSlashGpuTest, EqualsTheCpuOnAQuarterMillionKeys) {
   // Distances far apart: as many ranges as there can be.
   for (int64_t i = 0; i < c.kv_len; ++i) {
     c.diagonal_sums[i] = i % 192 == 0 ? 1.0f : 0.0f;
+  }
+  ASSERT_NO_FATAL_FAILURE(ExpectEqualsCpu(c));
+}
+
+// Thousands of scores that share their leading bits with the smallest taken: no
+// round can leave the others out.
+TEST(VerticalSlashGpuTest, ScoresOfOneMagnitude) {
+  Case c = MakeCase(40000, 500, {{1000, 6096}, {3500, 30000}}, 21);
+  std::mt19937 random(22);
+  std::uniform_real_distribution<float> uniform(1.0f, 1.2f);
+  for (std::vector<float>* sums : {&c.column_sums, &c.diagonal_sums}) {
+    for (float& sum : *sums) sum = uniform(random);
   }
   ASSERT_NO_FATAL_FAILURE(ExpectEqualsCpu(c));
 }

@@ -236,6 +236,27 @@ TEST(RandomPlanTest, AlignedFormCoversItsDefinitionOnceForAnyTile) {
   }
 }
 
+TEST(RandomPlanTest, EveryResidueOfAPrefixIsCovered) {
+  std::mt19937 rng(5);
+  for (int64_t q_begin = 130; q_begin < 130 + 128; ++q_begin) {
+    SCOPED_TRACE(absl::StrCat("q_begin ", q_begin));
+    const PlanShape shape = {.q_begin = q_begin,
+                             .q_len = q_begin % 2 == 0 ? 1 : 5,
+                             .kv_len = 400,
+                             .tile_rows = 128,
+                             .tile_keys = 64};
+    VerticalSlashIndex index = {.verticals = RandomSet(rng, 400, 40),
+                                .slashes = RandomSet(rng, 300, 10)};
+    index.slashes.insert(index.slashes.begin(), 0);
+    index.slashes.erase(std::unique(index.slashes.begin(), index.slashes.end()),
+                        index.slashes.end());
+    OVERTURE_ASSERT_OK_AND_ASSIGN(
+        const TilePlan plan,
+        BuildVerticalSlashPlan(shape, {index}, RangeForm::kAligned));
+    ASSERT_NO_FATAL_FAILURE(ExpectCoversItsDefinition(plan, {index}));
+  }
+}
+
 TEST(RandomPlanTest, ExactFormCoversItsDefinitionAndRoundedHoldsAligned) {
   const uint32_t seed = std::random_device{}();
   SCOPED_TRACE(absl::StrCat("seed ", seed));
