@@ -98,8 +98,8 @@ def main():
     library = ctypes.CDLL(args.library)
     print(f'{torch.cuda.get_device_name()}, torch {torch.__version__}, '
           f'{NUM_HEADS} heads')
-    print('| keys | rows | size | mass | ours us | torch.topk us | of ours, us |'
-          ' scratch MB |')
+    print('| keys | rows | size | mass | ours us | torch.topk us |'
+          ' of ours, us | scratch MB |')
     print('|---|---|---|---|---|---|---|---|')
     for kv_len in (1 << 16, 1 << 17, 1 << 19, 1 << 20):
         bench(library, kv_len, 16384, 1000, 6096)

@@ -10,6 +10,7 @@
 #include "base/cuda/device_buffer.h"
 #include "base/cuda/event.h"
 #include "base/cuda/stream.h"
+#include "base/segments.h"
 #include "base/status_macros.h"
 #include "bench/structured_model.h"
 #include "engine/rope.h"
@@ -21,7 +22,8 @@ extern "C" {
 
 struct OvertureLayerShape {
   int64_t num_tokens;
-  int64_t segment;
+  int64_t segment;          // tokens of the first
+  int64_t longest_segment;  // of those that grow, see SegmentRule
   int32_t num_q_heads;
   int32_t num_kv_heads;
   int32_t head_dim;
@@ -48,6 +50,9 @@ struct Tensors {  // [heads, tokens, head_dim], contiguous bf16
   std::byte* o;
 };
 
+// Rows that are planned and attended to at once.
+constexpr int64_t kSliceRows = 65536;
+
 absl::Status RunLayer(const OvertureLayerShape& shape,
                       const std::vector<VerticalSlashSize>& sizes,
                       const Tensors& tensors, OvertureLayerTimes* times) {
@@ -65,8 +70,8 @@ absl::Status RunLayer(const OvertureLayerShape& shape,
           kernels::ProbeScratchBytes(n, shape.num_q_heads)));
   OVERTURE_ASSIGN_OR_RETURN(
       auto plan_scratch,
-      DeviceBuffer<std::byte>::Allocate(kernels::VerticalSlashPlanBytes(
-          std::min(n, shape.segment), n, sizes)));
+      DeviceBuffer<std::byte>::Allocate(
+          kernels::VerticalSlashPlanBytes(std::min(n, kSliceRows), n, sizes)));
   OVERTURE_ASSIGN_OR_RETURN(auto choice_scratch,
                             DeviceBuffer<std::byte>::Allocate(
                                 kernels::VerticalSlashChoiceBytes(n, sizes)));
@@ -75,16 +80,23 @@ absl::Status RunLayer(const OvertureLayerShape& shape,
   OVERTURE_RETURN_IF_ERROR(
       pairs.CopyFromHost(absl::MakeConstSpan(&host_pairs, 1), stream));
 
-  std::vector<Event> marks;
-  const auto mark = [&]() -> absl::Status {
+  const SegmentRule segments = {.tokens = shape.segment,
+                                .max_tokens = shape.longest_segment};
+  *times = {};
+  struct Mark {
+    Event event;
+    double* phase;  // up to the event
+  };
+  std::vector<Mark> marks;
+  const auto mark = [&](double* phase) -> absl::Status {
     OVERTURE_ASSIGN_OR_RETURN(Event event, Event::Create(Event::Timing::kOn));
     OVERTURE_RETURN_IF_ERROR(event.Record(stream));
-    marks.push_back(std::move(event));
+    marks.push_back({std::move(event), phase});
     return absl::OkStatus();
   };
-  OVERTURE_RETURN_IF_ERROR(mark());
-  for (int64_t begin = 0; begin < n; begin += shape.segment) {
-    const int64_t end = std::min(n, begin + shape.segment);
+  OVERTURE_RETURN_IF_ERROR(mark(nullptr));
+  for (int64_t begin = 0, end; begin < n; begin = end) {
+    end = std::min(n, segments.EndOf(begin));
     const int64_t rows = std::min<int64_t>(kernels::kProbeRows, end - begin);
     OVERTURE_RETURN_IF_ERROR(kernels::LaunchProbeAttention(
         {.q = tensors.q + (end - rows) * dim * 2,
@@ -102,7 +114,7 @@ absl::Status RunLayer(const OvertureLayerShape& shape,
          .column_sums = columns.data(),
          .diagonal_sums = diagonals.data()},
         probe_scratch.data(), probe_scratch.bytes(), stream.get()));
-    OVERTURE_RETURN_IF_ERROR(mark());
+    OVERTURE_RETURN_IF_ERROR(mark(&times->probe_ms));
     OVERTURE_ASSIGN_OR_RETURN(
         const kernels::VerticalSlashChoice choice,
         kernels::LaunchVerticalSlashChoice(
@@ -111,41 +123,43 @@ absl::Status RunLayer(const OvertureLayerShape& shape,
              .sizes = sizes,
              .kv_len = end},
             choice_scratch.data(), choice_scratch.bytes(), stream.get()));
-    OVERTURE_ASSIGN_OR_RETURN(
-        const kernels::DeviceTilePlan plan,
-        kernels::LaunchVerticalSlashPlan(
-            choice,
-            {.q_begin = begin, .q_len = end - begin, .pairs = pairs.data()},
-            plan_scratch.data(), plan_scratch.bytes(), stream.get()));
-    OVERTURE_RETURN_IF_ERROR(mark());
-    OVERTURE_RETURN_IF_ERROR(
-        kernels::LaunchSparseAttention({.q = tensors.q + begin * dim * 2,
-                                        .k = tensors.k,
-                                        .v = tensors.v,
-                                        .o = tensors.o + begin * dim * 2,
-                                        .stride_q_row = dim,
-                                        .stride_q_head = n * dim,
-                                        .stride_kv_row = dim,
-                                        .stride_kv_head = n * dim,
-                                        .stride_o_row = dim,
-                                        .stride_o_head = n * dim,
-                                        .num_q_heads = shape.num_q_heads,
-                                        .num_kv_heads = shape.num_kv_heads,
-                                        .head_dim = shape.head_dim,
-                                        .scale = scale},
-                                       plan, stream.get()));
-    OVERTURE_RETURN_IF_ERROR(mark());
+    for (int64_t row = begin; row < end; row += kSliceRows) {
+      OVERTURE_ASSIGN_OR_RETURN(
+          const kernels::DeviceTilePlan plan,
+          kernels::LaunchVerticalSlashPlan(
+              choice,
+              {.q_begin = row,
+               .q_len = std::min(end - row, kSliceRows),
+               .pairs = pairs.data()},
+              plan_scratch.data(), plan_scratch.bytes(), stream.get()));
+      OVERTURE_RETURN_IF_ERROR(mark(&times->plan_ms));
+      OVERTURE_RETURN_IF_ERROR(
+          kernels::LaunchSparseAttention({.q = tensors.q + row * dim * 2,
+                                          .k = tensors.k,
+                                          .v = tensors.v,
+                                          .o = tensors.o + row * dim * 2,
+                                          .stride_q_row = dim,
+                                          .stride_q_head = n * dim,
+                                          .stride_kv_row = dim,
+                                          .stride_kv_head = n * dim,
+                                          .stride_o_row = dim,
+                                          .stride_o_head = n * dim,
+                                          .num_q_heads = shape.num_q_heads,
+                                          .num_kv_heads = shape.num_kv_heads,
+                                          .head_dim = shape.head_dim,
+                                          .scale = scale},
+                                         plan, stream.get()));
+      OVERTURE_RETURN_IF_ERROR(mark(&times->attention_ms));
+    }
   }
   OVERTURE_RETURN_IF_ERROR(
       pairs.CopyToHost(absl::MakeSpan(&host_pairs, 1), stream));
   OVERTURE_RETURN_IF_ERROR(stream.Synchronize());
-  *times = {.pairs = static_cast<double>(host_pairs)};
-  double* const phases[] = {&times->probe_ms, &times->plan_ms,
-                            &times->attention_ms};
-  for (size_t i = 0; i + 1 < marks.size(); ++i) {
-    OVERTURE_ASSIGN_OR_RETURN(const float millis,
-                              ElapsedMillis(marks[i], marks[i + 1]));
-    *phases[i % 3] += millis;
+  times->pairs = static_cast<double>(host_pairs);
+  for (size_t i = 1; i < marks.size(); ++i) {
+    OVERTURE_ASSIGN_OR_RETURN(
+        const float millis, ElapsedMillis(marks[i - 1].event, marks[i].event));
+    *marks[i].phase += millis;
   }
   return absl::OkStatus();
 }

@@ -28,6 +28,7 @@ NOISE = 0.35
 
 class Shape(ctypes.Structure):
     _fields_ = [('num_tokens', ctypes.c_int64), ('segment', ctypes.c_int64),
+                ('longest_segment', ctypes.c_int64),
                 ('num_q_heads', ctypes.c_int32),
                 ('num_kv_heads', ctypes.c_int32), ('head_dim', ctypes.c_int32)]
 
@@ -74,9 +75,10 @@ class StructuredLayer:
                              device=DEVICE).bfloat16()
         self.o = torch.empty_like(self.q)
 
-    def run(self, library, segment):
+    def run(self, library, segment, longest):
         torch.cuda.synchronize()
-        shape = Shape(self.num_tokens, segment, Q_HEADS, KV_HEADS, DIM)
+        shape = Shape(self.num_tokens, segment, longest, Q_HEADS, KV_HEADS,
+                      DIM)
         times = Times()
         assert library.OvertureVerticalSlashLayer(
             ctypes.byref(shape), pointer(self.sizes),
@@ -101,24 +103,27 @@ class StructuredLayer:
         return float(np.mean(errors)), float(np.max(errors))
 
 
-def bench_structured(library, layer, num_tokens, segment, rows):
+def bench_structured(library, layer, num_tokens, segment, longest, rows):
     problem = StructuredLayer(library, layer, num_tokens)
-    problem.run(library, segment)
-    runs = sorted([problem.run(library, segment) for _ in range(3)],
+    problem.run(library, segment, longest)
+    runs = sorted([problem.run(library, segment, longest) for _ in range(3)],
                   key=lambda t: t.attention_ms)
     times = runs[1]
     causal = num_tokens * (num_tokens + 1) / 2
     mean_error, max_error = problem.output_error()
     row = dict(plan='vertical-slash', tokens=num_tokens, segment=segment,
+               longest_segment=longest,
                density=times.pairs / causal / Q_HEADS,
                probe_ms=times.probe_ms, plan_ms=times.plan_ms,
                ms=times.attention_ms,
                tflops=4 * DIM * times.pairs / times.attention_ms / 1e9,
                mean_error=mean_error, max_error=max_error)
     rows.append(row)
-    total = times.probe_ms + times.plan_ms + times.attention_ms
-    print(f'| {num_tokens} | {segment} | {row["density"]:.4f} | '
-          f'{times.probe_ms:.1f} + {times.plan_ms:.1f} | '
+    choosing = times.probe_ms + times.plan_ms
+    total = choosing + times.attention_ms
+    print(f'| {num_tokens} | {segment} to {longest} | {row["density"]:.4f} | '
+          f'{times.probe_ms:.2f} + {times.plan_ms:.2f} | '
+          f'{100 * choosing / times.attention_ms:.1f}% | '
           f'{times.attention_ms:.1f} | {total:.1f} | {row["tflops"]:.0f} | '
           f'{mean_error:.4f} ({max_error:.4f}) |', flush=True)
 
@@ -158,13 +163,16 @@ def main():
           f'cuDNN {torch.backends.cudnn.version()}')
     rows = []
     if args.only != 'dense':
-        print('| tokens | segment | density | choose ms | attend ms | ms |'
-              ' TF | error |')
-        print('|---|---|---|---|---|---|---|---|')
-        for num_tokens, segment in ((1 << 17, 16384), (1 << 17, 65536),
-                                    (1 << 19, 65536), (1 << 20, 16384),
-                                    (1 << 20, 65536)):
-            bench_structured(library, args.layer, num_tokens, segment, rows)
+        print('| tokens | segment | density | choose ms | of attention |'
+              ' attend ms | ms | TF | error |')
+        print('|---|---|---|---|---|---|---|---|---|')
+        for num_tokens, segment, longest in ((1 << 17, 16384, 16384),
+                                             (1 << 17, 16384, 262144),
+                                             (1 << 19, 16384, 262144),
+                                             (1 << 20, 65536, 65536),
+                                             (1 << 20, 16384, 262144)):
+            bench_structured(library, args.layer, num_tokens, segment,
+                             longest, rows)
             torch.cuda.empty_cache()
     if args.only != 'structured':
         print('| plan | tokens | ms | ours TF | cuDNN TF | cuDNN / ours |')
