@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "absl/strings/str_cat.h"
 #include "engine/attention_rows.h"
 
 namespace overture::engine {
@@ -36,6 +37,13 @@ AttentionProfiler::AttentionProfiler(const ModelConfig& config,
       weights_(rows_.size() * (config.num_q_heads / config.num_kv_heads) *
                num_tokens),
       heads_(config.num_layers * config.num_q_heads) {}
+
+absl::Status AttentionProfiler::status() const {
+  if (!status_.ok() || layers_seen_ == config_.num_layers) return status_;
+  return absl::FailedPreconditionError(
+      absl::StrCat("attention profile: ", layers_seen_, " of ",
+                   config_.num_layers, " layers were observed"));
+}
 
 HeadProfile AttentionProfiler::Profile(const float* weights,
                                        int64_t stride) const {
@@ -89,6 +97,7 @@ HeadProfile AttentionProfiler::Profile(const float* weights,
 
 void AttentionProfiler::LayerObserved(int32_t layer, const QueryRows& queries,
                                       const LayerKvView& kv) {
+  ++layers_seen_;
   if (!status_.ok()) return;
   const int32_t group = config_.num_q_heads / config_.num_kv_heads;
   for (int32_t kv_head = 0; kv_head < config_.num_kv_heads; ++kv_head) {

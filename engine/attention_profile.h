@@ -51,8 +51,8 @@ class AttentionProfiler final : public RowObserver {
   void LayerObserved(int32_t layer, const QueryRows& queries,
                      const LayerKvView& kv) override;
 
-  // The first error of a layer.
-  const absl::Status& status() const { return status_; }
+  // The first error of a layer; FAILED_PRECONDITION until all were observed.
+  absl::Status status() const;
   // REQUIRES that the layer was observed.
   const HeadProfile& head(int32_t layer, int32_t q_head) const {
     return heads_[layer * config_.num_q_heads + q_head];
@@ -73,6 +73,7 @@ class AttentionProfiler final : public RowObserver {
   const std::vector<int64_t> rows_;
   std::vector<float> weights_;      // [rows, heads of a group, num_tokens]
   std::vector<HeadProfile> heads_;  // [layers, query heads]
+  int32_t layers_seen_ = 0;
   absl::Status status_;
 };
 

@@ -49,7 +49,12 @@ class HeadSearchImpl final : public HeadSearch, public RowObserver {
               options.candidates.size()) {}
 
   RowObserver* BeginSample(int64_t num_tokens) override;
-  const absl::Status& status() const override { return status_; }
+  absl::Status status() const override {
+    if (!status_.ok() || layers_seen_ == config_.num_layers) return status_;
+    return absl::FailedPreconditionError(
+        absl::StrCat("head search: ", layers_seen_, " of ", config_.num_layers,
+                     " layers were observed"));
+  }
   std::vector<CandidateScore> Scores(int32_t layer,
                                      int32_t head) const override;
 
@@ -57,6 +62,7 @@ class HeadSearchImpl final : public HeadSearch, public RowObserver {
   void LayerObserved(int32_t layer, const QueryRows& queries,
                      const LayerKvView& kv) override {
     if (status_.ok()) status_ = RunLayer(layer, queries, kv);
+    ++layers_seen_;
   }
 
  private:
@@ -65,9 +71,14 @@ class HeadSearchImpl final : public HeadSearch, public RowObserver {
     int64_t tiles = 0;
     int64_t dense_tiles = 0;
     double recall = 0;
-    double error = 0;
-    double exact = 0;
     int64_t rows = 0;
+    struct Output {
+      double error = 0;
+      double exact = 0;
+      double relative() const { return exact > 0 ? error / exact : 0; }
+    };
+    Output spread;
+    Output last;
   };
   // What a row of one head keeps of its output under a candidate.
   struct Row {
@@ -99,17 +110,29 @@ class HeadSearchImpl final : public HeadSearch, public RowObserver {
 
   int64_t num_tokens_ = 0;
   std::vector<int64_t> rows_;      // observed
+  std::vector<int64_t> spread_;    // measured, of which the last ones...
+  int64_t last_begin_ = 0;         // ...are measured from here on
   std::vector<Segment> segments_;  // of this sample
-  std::vector<float> values_;      // [num_tokens, head_dim], of a KV head
-  std::vector<float> weights_;     // [rows of a segment, group, num_tokens]
+  int32_t layers_seen_ = 0;
+  std::vector<float> values_;   // [num_tokens, head_dim], of a KV head
+  std::vector<float> weights_;  // [rows of a segment, group, num_tokens]
   absl::Status status_;
 };
 
 RowObserver* HeadSearchImpl::BeginSample(int64_t num_tokens) {
   num_tokens_ = num_tokens;
   status_ = absl::OkStatus();
-  const std::vector<int64_t> sampled = AuditRows(
-      static_cast<int32_t>(options_.seed), 0, num_tokens, options_.rows);
+  layers_seen_ = 0;
+  const int32_t num_last = options_.rows / 2;
+  spread_ = AuditRows(static_cast<int32_t>(options_.seed), 0, num_tokens,
+                      options_.rows - num_last);
+  last_begin_ = std::max<int64_t>(0, num_tokens - num_last);
+  std::vector<int64_t> sampled = spread_;
+  for (int64_t row = last_begin_; row < num_tokens; ++row) {
+    sampled.push_back(row);
+  }
+  std::sort(sampled.begin(), sampled.end());
+  sampled.erase(std::unique(sampled.begin(), sampled.end()), sampled.end());
   rows_ = sampled;
   struct Bounds {
     int64_t probe_begin;
@@ -318,13 +341,20 @@ absl::Status HeadSearchImpl::Measure(const VerticalSlashIndex& index,
       exact += double{row.exact[j]} * row.exact[j];
     }
     const kernels::PlanCost cost = kernels::Cost(plan);
+    sums->recall += mass;
+    ++sums->rows;
+    if (row.position >= last_begin_) {
+      sums->last.error += error;
+      sums->last.exact += exact;
+    }
+    if (!std::binary_search(spread_.begin(), spread_.end(), row.position)) {
+      continue;
+    }
+    sums->spread.error += error;
+    sums->spread.exact += exact;
     sums->tiles += cost.key_tiles + (cost.columns + kTileKeys - 1) / kTileKeys;
     sums->dense_tiles +=
         (std::min(tile_begin + tile_rows, kv_len) + kTileKeys - 1) / kTileKeys;
-    sums->recall += mass;
-    sums->error += error;
-    sums->exact += exact;
-    ++sums->rows;
   }
   return absl::OkStatus();
 }
@@ -336,10 +366,11 @@ std::vector<CandidateScore> HeadSearchImpl::Scores(int32_t layer,
   for (size_t c = 0; c < count; ++c) {
     const Sums& sums = sums_[(layer * config_.num_q_heads + head) * count + c];
     const auto rows = static_cast<double>(sums.rows);
-    scores.push_back({.density = static_cast<double>(sums.tiles) /
-                                 static_cast<double>(sums.dense_tiles),
-                      .recall = sums.recall / rows,
-                      .error = sums.exact > 0 ? sums.error / sums.exact : 0});
+    scores.push_back(
+        {.density = static_cast<double>(sums.tiles) /
+                    static_cast<double>(sums.dense_tiles),
+         .recall = sums.recall / rows,
+         .error = std::max(sums.spread.relative(), sums.last.relative())});
   }
   return scores;
 }

@@ -40,7 +40,7 @@ struct CandidateScore {
   double density = 0;
   double recall = 0;  // kept mass, mean over rows
   // Of the attention output: sum over rows of |kept - exact|^2 over that of
-  // |exact|^2.
+  // |exact|^2, of the spread rows or of the last ones, whichever is larger.
   double error = 0;
 };
 
@@ -57,8 +57,10 @@ class HeadSearch {
 
   struct Options {
     std::vector<kernels::VerticalSlashSize> candidates;
-    // Rows of each prompt that are measured, one from each of as many equal
-    // stretches; 1 .. kMaxAuditRows. More: surer, and as much slower.
+    // Rows of each prompt that are measured, 1 .. kMaxAuditRows: half of them
+    // spread, one from each of as many equal stretches, half the last ones. A
+    // question stands there: a head that finds its answer does nothing of note
+    // anywhere else. More: surer, and as much slower.
     int32_t rows = 32;
     uint32_t seed = 1;  // of their places within the stretches
     SegmentRule segments;
@@ -72,9 +74,10 @@ class HeadSearch {
   virtual ~HeadSearch() = default;
 
   // Observes one dense prefill of a prompt of so many tokens, all new, after
-  // which status() says whether it counts. Borrowed until the next call.
+  // which status() says whether it counts: FAILED_PRECONDITION until all layers
+  // were seen. Borrowed until the next call.
   virtual RowObserver* BeginSample(int64_t num_tokens) = 0;
-  virtual const absl::Status& status() const = 0;
+  virtual absl::Status status() const = 0;
 
   // [candidates]. REQUIRES a whole sample.
   virtual std::vector<CandidateScore> Scores(int32_t layer,

@@ -257,8 +257,10 @@ int Main(const std::vector<std::string>& args) {
   flags.Add(
       "density", &options.density,
       "Share of dense attention's key tiles to compute, mean over heads.");
-  flags.Add("rows", &options.rows,
-            "Rows of each sample that are measured, at most 64.");
+  flags.Add(
+      "rows", &options.rows,
+      "Rows of each sample that are measured, at most 64: half spread, half "
+      "the last ones, where its question should stand.");
   flags.Add("seed", &options.seed, "Of where these rows are.");
   flags.Add(
       "adaptive", &options.adaptive,
