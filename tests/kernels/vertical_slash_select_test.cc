@@ -235,7 +235,7 @@ TEST_F(SelectTest, AMassIsAPrefixOfTheRankingOnRandomScores) {
       for (const int32_t i : indices) mass += scores[i];
       return mass / total;
     };
-    const float mass = static_cast<float>(rng() % 100) / 100;
+    const float mass = static_cast<float>(1 + rng() % 99) / 100;
     VerticalSlashSize size = MassSize(mass, n, 1 + rng() % 50);
     const std::vector<int32_t> kept =
         SelectVerticalSlash(scores, scores, size).verticals;
