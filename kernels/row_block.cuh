@@ -56,7 +56,8 @@ __device__ inline void Store8(const float* from, __nv_bfloat16* to) {
 }
 
 // `combine` over the block's values, the same in every thread and on every run.
-// A kernel calls each instance once: its shared memory is not guarded.
+// A kernel that calls an instance again has a barrier in between: its shared
+// memory is not guarded.
 template <typename T, typename Combine>
 __device__ T BlockReduce(T value, Combine combine) {
   __shared__ T partial[kMaxRowThreads / kWarp];

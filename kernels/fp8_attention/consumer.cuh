@@ -3,15 +3,21 @@
 // runs, the tensor cores have the output of the step before it and the scores
 // of the one after.
 //
-// Matrix work takes half the time of bf16's, so that issue slots and register
-// ports are what is scarce: scores are accumulated and their exponentials taken
-// in pairs of f16 (codes are small enough, tile_layout.h), Q stays in
-// registers, and probabilities become the next operand without a shuffle, since
-// V's keys are permuted.
+// Matrix work takes half the time of bf16's, so that issue slots, register
+// ports and the special-function unit are what is scarce: scores are
+// accumulated and their exponentials taken in pairs of f16 (codes are small
+// enough, tile_layout.h), one in four by a polynomial, probabilities become the
+// next operand without a shuffle, since V's keys are permuted, and the tensor
+// cores sum them. What those sum are codes: output and sum then round alike.
+//
+// A product whose left operand is in registers holds its warp up until the
+// tensor cores take it, so that those of the last step are issued first and the
+// scores, all of whose operands are in shared memory, behind them.
 //
 // Source of the schedule: FlashAttention-3, arXiv 2407.08608, section 3.2, with
 // its next step's scores one step earlier; of the two-level sum: DeepSeek-V3,
-// arXiv 2412.19437, section 3.3.2.
+// arXiv 2412.19437, section 3.3.2; of exponentials on the FMA units:
+// FlashAttention-4 (Dao-AILab/flash-attention, flash_attn/cute).
 #pragma once
 
 #include <cuda_fp16.h>
@@ -26,18 +32,51 @@
 
 namespace overture::kernels::sm90 {
 
-// s = q k^T of one step. q: [64, head_dim] codes, s: [64, 128] f16 pairs
+// s = q k^T of one step. q: [64, head_dim] codes in shared memory, s: [64, 128]
+// f16 pairs
 template <typename T>
-__device__ __forceinline__ void IssueFp8Scores(
-    uint32_t (&scores)[32], const uint4 (&q)[T::kHeadDim / 32], uint32_t k) {
+__device__ __forceinline__ void IssueFp8Scores(uint32_t (&scores)[32],
+                                               uint32_t q, uint32_t k) {
+  const uint64_t q_base =
+      ptx::SwizzledRowsDescriptor<fp8::KeyRowBytes(T::kHeadDim)>(q);
   const uint64_t base =
       ptx::SwizzledRowsDescriptor<fp8::KeyRowBytes(T::kHeadDim)>(k);
 #pragma unroll
   for (int step = 0; step < T::kHeadDim / 32; ++step) {
-    ptx::WgmmaE4M3(scores, reinterpret_cast<const uint32_t*>(&q[step]),
+    ptx::WgmmaE4M3(scores, ptx::Advance(q_base, step * 32),
                    ptx::Advance(base, step * 32), step == 0);
   }
   ptx::WgmmaCommit();
+}
+
+// Fills the right operands that sum the codes of a step's two tiles: for tile h
+// ones in columns 2 i + h, each a row of 64 keys as V's are.
+template <typename T>
+__device__ __forceinline__ void InitOnes(typename T::SharedStorage& s,
+                                         int thread) {
+  constexpr uint32_t kFourOnes = 0x38383838;  // e4m3
+  constexpr int kWords = sizeof(s.ones[0]) / 4;
+  auto* words = reinterpret_cast<uint32_t*>(s.ones);
+  for (int i = thread; i < T::kTiles * kWords; i += kThreads) {
+    const int row = i % kWords / (fp8::kTileKeys / 4);
+    words[i] = row % 2 == i / kWords ? kFourOnes : 0;
+  }
+  ptx::FenceProxyAsync();
+}
+
+// Sums of a step's codes: of a thread's row r, sums[2 r + h] is that of tile h.
+// Apart, since each is still to be divided by its V's scale.
+template <typename T>
+__device__ __forceinline__ void IssueFp8Sums(float (&sums)[4],
+                                             const uint32_t (&probs)[16],
+                                             uint32_t ones) {
+#pragma unroll
+  for (int step = 0; step < 4; ++step) {
+    ptx::WgmmaE4M3(sums, &probs[4 * step],
+                   ptx::SwizzledRowsDescriptor<fp8::kTileKeys>(
+                       ones + step / 2 * 8 * fp8::kTileKeys),
+                   step == 0);
+  }
 }
 
 // o += p v of one step, or o = p v. probs: [64, 128] codes, o: [64, head_dim]
@@ -59,6 +98,23 @@ __device__ __forceinline__ __half2 AsHalf2(uint32_t bits) {
   return *reinterpret_cast<const __half2*>(&bits);
 }
 
+// 2^x of two f16 up to 2^9, relative error 2^-8.5, on the FMA units; below
+// 2^-14, where codes are 0 anyway, 2^-14. NaN stays NaN.
+__device__ __forceinline__ __half2 PolynomialExp2(__half2 x) {
+  // x + this has round(x) + 15, the biased exponent, in its last bits.
+  const __half2 shift = __float2half2_rn(1536.0f + 15.0f);
+  x = __hmax2_nan(x, __float2half2_rn(-14.0f));
+  const __half2 shifted = __hadd2_rn(x, shift);
+  const __half2 f = __hsub2_rn(x, __hsub2_rn(shifted, shift));
+  // Minimax of 2^f on [-1/2, 1/2].
+  __half2 p =
+      __hfma2(f, __float2half2_rn(0.23842924f), __float2half2_rn(0.70344861f));
+  p = __hfma2(p, f, __float2half2_rn(1.00044317f));
+  const uint32_t exponents =
+      (*reinterpret_cast<const uint32_t*>(&shifted) << 10) & 0x7c007c00u;
+  return __hmul2(p, AsHalf2(exponents));
+}
+
 // Two pairs as the bytes of one register.
 __device__ __forceinline__ uint32_t PackE4M3(__half2 low, __half2 high) {
   const uint32_t l = __nv_cvt_halfraw2_to_fp8x2(low, __NV_SATFINITE, __NV_E4M3);
@@ -71,6 +127,9 @@ __device__ __forceinline__ uint32_t PackE4M3(__half2 low, __half2 high) {
 // lazy reference as in sparse_attention/softmax.cuh. A tile's probabilities
 // carry the scale of its V, so that one sum over all tiles is in V's units;
 // `row_sum` takes it out again.
+//
+// References are whole numbers, so that codes, unless they are subnormal, do
+// not depend on them, nor on the order of the tiles.
 struct Fp8Softmax {
   // The largest code is 448 = 2^8.8. A reference that moves puts the largest
   // probability at about 2^5: the smallest normal one, 2^-6, is then 2^-11 of
@@ -79,9 +138,9 @@ struct Fp8Softmax {
   static constexpr float kLimit = 8.8f;
   // Below any score in use, yet of f16: no infinity less infinity anywhere.
   static constexpr float kUnset = -3e4f;
-  // A multiple of 1/4, which f16 holds up to 512.
   float reference[2] = {kUnset, kUnset};
-  float row_sum[2] = {0, 0};  // this thread's columns only
+  // Of the codes that met V, over their tiles' scales, all columns.
+  float row_sum[2] = {0, 0};
 
   // A row's largest score of a tile. scores: [64, 64] of the step's
   __device__ __forceinline__ static float Largest(const uint32_t* scores,
@@ -96,13 +155,11 @@ struct Fp8Softmax {
     return __half2float(__hmax(__low2half(top), __high2half(top)));
   }
 
-  // Codes of a step's probabilities, and the sums of its rows.
+  // Codes of a step's probabilities.
   __device__ __forceinline__ void Exponentials(const uint32_t (&scores)[32],
                                                const float (&factor)[2][2],
                                                const TileInfo (&tile)[2],
-                                               uint32_t (&probs)[16],
-                                               float (&sum)[2]) const {
-    sum[0] = sum[1] = 0;
+                                               uint32_t (&probs)[16]) const {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
 #pragma unroll
@@ -112,8 +169,10 @@ struct Fp8Softmax {
         __half2 p[8];
 #pragma unroll
         for (int i = 0; i < 8; ++i) {
-          p[i] = ptx::Exp2(
-              __hfma2(AsHalf2(scores[16 * h + 2 * i + r]), scale, shift));
+          const __half2 x =
+              __hfma2(AsHalf2(scores[16 * h + 2 * i + r]), scale, shift);
+          // More of them on the FMA units make those the limit.
+          p[i] = i % 4 == 0 ? PolynomialExp2(x) : ptx::Exp2(x);
         }
         // Register i of an operand: 32 keys i / 4, row i & 1, 8-key blocks (i &
         // 2) + 0..1
@@ -122,12 +181,6 @@ struct Fp8Softmax {
           probs[8 * h + i / 2 * 4 + i % 2 * 2 + r] =
               PackE4M3(p[2 * i], p[2 * i + 1]);
         }
-        // 8 of at most 448 each: within f16.
-        const __half2 pairs =
-            __hadd2(__hadd2(__hadd2(p[0], p[1]), __hadd2(p[2], p[3])),
-                    __hadd2(__hadd2(p[4], p[5]), __hadd2(p[6], p[7])));
-        sum[r] = fmaf(__low2float(pairs) + __high2float(pairs),
-                      tile[h].v_inverse, sum[r]);
       }
     }
   }
@@ -161,19 +214,24 @@ struct Fp8Softmax {
         top[r] = fmaxf(top[r], __shfl_xor_sync(~0u, top[r], 1));
         top[r] = fmaxf(top[r], __shfl_xor_sync(~0u, top[r], 2));
         // Each row by itself, so that it depends on no other.
-        const float next = top[r] > reference[r] + kLimit
-                               ? rintf((top[r] - kTop) * 4) * 0.25f
-                               : reference[r];
+        const float next = top[r] > reference[r] + kLimit ? rintf(top[r] - kTop)
+                                                          : reference[r];
         scale[r] = ptx::Exp2(reference[r] - next);
-        row_sum[r] *= scale[r];
         reference[r] = next;
       }
     }
-    float sum[2];
-    Exponentials(scores, factor, tile, probs, sum);
-    row_sum[0] += sum[0];
-    row_sum[1] += sum[1];
+    Exponentials(scores, factor, tile, probs);
     return moved;
+  }
+
+  // Adds the sums of a step (IssueFp8Sums) whose tiles have these 1 / scales.
+  __device__ __forceinline__ void Add(const float (&sums)[4],
+                                      const float (&v_inverse)[2]) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      row_sum[r] = fmaf(sums[2 * r], v_inverse[0],
+                        fmaf(sums[2 * r + 1], v_inverse[1], row_sum[r]));
+    }
   }
 };
 
@@ -239,9 +297,7 @@ __device__ __forceinline__ void StoreFp8Output(const Fp8KernelParams& p,
   const QueryTile tile(p.plan, item.head, item.q_tile);
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    float sum = softmax.row_sum[r];
-    sum += __shfl_xor_sync(~0u, sum, 1);
-    sum += __shfl_xor_sync(~0u, sum, 2);
+    const float sum = softmax.row_sum[r];
     const bool none = sum == 0;  // no key
     const float inverse = none ? 0.0f : 1.0f / sum;
     const int64_t q_row = tile.Position(row + 8 * r) - p.plan.q_begin;
@@ -289,20 +345,15 @@ __device__ __forceinline__ void ConsumeFp8(const Fp8KernelParams& p,
   const uint32_t empty_base = ptx::Kept(ptx::SharedAddress(s.empty));
 
   Ring<T::kStages> ring;
-  uint32_t item_phase = 0;
+  const uint32_t ones = ptx::Kept(ptx::SharedAddress(s.ones));
+  Ring<T::kQueryStages> items;
   for (;;) {
-    // Take Q into registers and let the next item come.
-    ptx::BarrierWait(&s.q_full, item_phase);
-    item_phase ^= 1;
-    const ItemInfo item = ReadItem(s.item, lane);
+    ptx::BarrierWait(&s.q_full[items.stage], items.phase);
+    const ItemInfo item = ReadItem(s.item[items.stage], lane);
     if (item.head < 0) break;
-    uint4 q[T::kHeadDim / 32];  // [64, head_dim] codes
-#pragma unroll
-    for (int i = 0; i < T::kHeadDim / 32; ++i) {
-      q[i] = reinterpret_cast<const uint4*>(
-          s.q)[((consumer * 4 + warp) * (T::kHeadDim / 32) + i) * 32 + lane];
-    }
-    ptx::BarrierArrive(&s.q_empty);
+    const uint32_t q =
+        ptx::SharedAddress(s.q[__shfl_sync(~0u, items.stage, 0)]) +
+        consumer * 64 * fp8::KeyRowBytes(T::kHeadDim);
     const int64_t item_idx =
         int64_t{item.head} * p.plan.num_q_tiles + item.q_tile;
     const float* scales = p.q_scale + item_idx * kBlockM + row;
@@ -315,6 +366,8 @@ __device__ __forceinline__ void ConsumeFp8(const Fp8KernelParams& p,
     float o[T::kHeadDim / 2];  // [64, head_dim]
     uint32_t scores[2][32];    // [64, 128] f16 pairs of this step and the next
     uint32_t probs[2][16];     // [64, 128] codes of the last step and this one
+    float sums[4] = {};        // of the last step's codes
+    float v_inverse[2] = {};   // of the last step
     Fp8Softmax softmax;
     Fp8Output<T::kHeadDim> output{s.o[consumer], thread};
 
@@ -331,11 +384,21 @@ __device__ __forceinline__ void ConsumeFp8(const Fp8KernelParams& p,
           softmax.Update(scores[at], q_scale, tile, probs[at], scale);
       // Ends the basic block once the softmax is done: see
       // sparse_attention/consumer.cuh.
-      if (softmax.row_sum[0] + softmax.row_sum[1] < 0) __trap();
+      // Never true: codes are not negative, and NaN has other bits.
+      uint32_t all = ~0u;
+#pragma unroll
+      for (int i = 0; i < 16; ++i) all &= probs[at][i];
+      if (all == 0x80808080u) __trap();
       ptx::WgmmaWait<0>();
       ptx::FenceRegisters(scores[1 - at]);
       ptx::FenceRegisters(o);
+      ptx::FenceRegisters(sums);
+      softmax.Add(sums, v_inverse);
+      v_inverse[0] = tile[0].v_inverse;
+      v_inverse[1] = tile[1].v_inverse;
       if (__builtin_expect(moved, 0)) {
+        softmax.row_sum[0] *= scale[0];
+        softmax.row_sum[1] *= scale[1];
         RescaleFp8(o, scale);
         output.scale[0] *= scale[0];
         output.scale[1] *= scale[1];
@@ -383,8 +446,10 @@ __device__ __forceinline__ void ConsumeFp8(const Fp8KernelParams& p,
         const uint32_t this_empty = empty_base + 8 * ring.stage;
         ring.Next();
         if (step + 1 < item.num_steps) take_stage();
-        issue_scores(1 - kAt);
+        ptx::WgmmaFence();
         IssueFp8Output<T>(o, probs[1 - kAt], v, since == 0);
+        IssueFp8Sums<T>(sums, probs[1 - kAt], ones);
+        issue_scores(1 - kAt);
         Ring<T::kStages> next = ring;
         next.Next();
         ready = ptx::BarrierTest(full_base + 8 * next.stage, next.phase);
@@ -400,9 +465,12 @@ __device__ __forceinline__ void ConsumeFp8(const Fp8KernelParams& p,
       };
       const auto finish = [&](auto parity) {
         ptx::WgmmaFence();
+        IssueFp8Sums<T>(sums, probs[decltype(parity)::value], ones);
         IssueFp8Output<T>(o, probs[decltype(parity)::value], v, since == 0);
         ptx::WgmmaWait<0>();
         ptx::FenceRegisters(o);
+        ptx::FenceRegisters(sums);
+        softmax.Add(sums, v_inverse);
         ptx::BarrierArrive(empty);
       };
       constexpr std::integral_constant<int, 0> kEven;
@@ -421,6 +489,8 @@ __device__ __forceinline__ void ConsumeFp8(const Fp8KernelParams& p,
       }
       output.AddTo(o);
     }
+    ptx::BarrierArrive(&s.q_empty[items.stage]);
+    items.Next();
     StoreFp8Output<T>(p, o, softmax, item, row, lane);
   }
 }

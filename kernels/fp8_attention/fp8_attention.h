@@ -12,6 +12,10 @@
 // range. The first keys and not all: a row then depends on no key after its
 // token block, which a stored prefix relies on (docs/design.md, D2).
 //
+// The output is divided by the sum of the probabilities' codes, so that values
+// that a row's keys share come out as they are. The log-sum-exp is of that sum,
+// too: off by at most 2^-4, by much less where a row has many keys.
+//
 // A value that is not finite makes every output NaN that attends to its tile of
 // 64 keys, or whose query row holds it; one in the first kMeanKeys keys of K
 // every output of the head.

@@ -195,7 +195,7 @@ absl::Status Fp8AttentionCpu(const SparseAttentionParams& params) {
   exact.stride_q_head = exact.stride_o_head = dim;
   exact.stride_kv_row = dim;
   exact.stride_kv_head = plan.kv_len * dim;
-  OVERTURE_RETURN_IF_ERROR(SparseAttentionCpu(exact));
+  OVERTURE_RETURN_IF_ERROR(SparseAttentionCpu(exact, WeightRounding::kE4M3));
   for (int64_t row = 0; row < plan.q_len; ++row) {
     for (int32_t head = 0; head < params.num_q_heads; ++head) {
       BFloat16* to = static_cast<BFloat16*>(params.o) +

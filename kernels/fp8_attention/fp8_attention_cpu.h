@@ -1,6 +1,7 @@
 // The FP8 attention on the CPU: the oracle of fp8_attention.h. It quantises Q,
-// K and V to the same codes; its products and its softmax are fp32's, so that
-// what is left between the two is the rounding of probabilities and sums. Not a
+// K, V and probabilities to the same codes and divides by the sum of codes; its
+// products and exponentials are fp32's, the GPU's scores and exponentials f16,
+// so that beside a border between two codes they may take different ones. Not a
 // fast path: a CPU gains nothing from e4m3.
 //
 // Thread-safe; borrows all pointers, which are the host's, until it returns.

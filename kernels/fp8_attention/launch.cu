@@ -18,16 +18,19 @@ __global__ void __launch_bounds__(kThreads, 1)
   extern __shared__ __align__(1024) uint8_t raw[];
   auto& s = *reinterpret_cast<typename T::SharedStorage*>(raw);
   if (threadIdx.x == 0) {
-    ptx::BarrierInit(&s.q_full, 1);
     // Every consumer thread reads its part of Q and a step's scales, and frees
     // them.
-    ptx::BarrierInit(&s.q_empty, 128 * kNumConsumers);
+    for (int i = 0; i < T::kQueryStages; ++i) {
+      ptx::BarrierInit(&s.q_full[i], 1);
+      ptx::BarrierInit(&s.q_empty[i], 128 * kNumConsumers);
+    }
     for (int i = 0; i < T::kStages; ++i) {
       ptx::BarrierInit(&s.full[i], 1);
       ptx::BarrierInit(&s.empty[i], 128 * kNumConsumers);
     }
     ptx::FenceBarrierInit();
   }
+  InitOnes<T>(s, threadIdx.x);
   __syncthreads();
   const auto role = static_cast<WarpGroupRole>(
       __shfl_sync(~0u, static_cast<int>(threadIdx.x / 128), 0));

@@ -16,7 +16,7 @@ __device__ __forceinline__ void ProduceFp8(const Fp8KernelParams& p,
   const bool leader = lane == 0;
   const int total = p.num_heads * p.plan.num_q_tiles;
   Ring<T::kStages> ring;
-  uint32_t item_phase = 0;
+  Ring<T::kQueryStages> items;
   for (;;) {
     // Take an item; the one before it may still be computed.
     int slot = 0;
@@ -32,18 +32,19 @@ __device__ __forceinline__ void ProduceFp8(const Fp8KernelParams& p,
     if (cell.num_columns != 0 || cell.num_means != 0) __trap();
 
     // Publish it and load its Q.
-    ptx::BarrierWait(&s.q_empty, item_phase ^ 1);
-    item_phase ^= 1;
+    ptx::BarrierWait(&s.q_empty[items.stage], items.phase ^ 1);
     if (leader) {
-      s.item = {done ? -1 : head, q_tile, (tiles + T::kTiles - 1) / T::kTiles};
+      s.item[items.stage] = {done ? -1 : head, q_tile,
+                             (tiles + T::kTiles - 1) / T::kTiles};
       if (done) {
-        ptx::BarrierArrive(&s.q_full);
+        ptx::BarrierArrive(&s.q_full[items.stage]);
       } else {
-        ptx::BarrierArriveExpect(&s.q_full, T::kQueryTile);
-        ptx::BulkLoad(s.q, p.q + int64_t{item} * T::kQueryTile, T::kQueryTile,
-                      &s.q_full, ptx::kEvictFirst);
+        ptx::BarrierArriveExpect(&s.q_full[items.stage], T::kQueryTile);
+        ptx::BulkLoad(s.q[items.stage], p.q + int64_t{item} * T::kQueryTile,
+                      T::kQueryTile, &s.q_full[items.stage], ptx::kEvictFirst);
       }
     }
+    items.Next();
     if (done) return;
 
     // Key tiles, from the diagonal backwards.

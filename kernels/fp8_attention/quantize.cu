@@ -9,28 +9,21 @@
 #include "base/status_macros.h"
 #include "kernels/fp8_attention/fp8_attention.h"
 #include "kernels/fp8_attention/quantize.cuh"
+#include "kernels/row_block.cuh"
 #include "kernels/sparse_attention/query_tile.cuh"
 
 namespace overture::kernels {
 namespace {
 
-constexpr int kVector = 8;  // bf16 elements of 16 bytes
-constexpr int kWarp = 32;
 constexpr int kThreads = 256;
-__device__ __forceinline__ void Load8(const __nv_bfloat16* from,
-                                      float (&to)[kVector]) {
-  const uint4 raw = *reinterpret_cast<const uint4*>(from);
-  const uint32_t words[4] = {raw.x, raw.y, raw.z, raw.w};
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    to[2 * i] = __uint_as_float(words[i] << 16);
-    to[2 * i + 1] = __uint_as_float(words[i] & 0xffff0000u);
-  }
-}
 
 // Of the bits of a magnitude, which order as magnitudes do, NaN above all.
 __device__ __forceinline__ uint32_t Magnitude(float value) {
   return __float_as_uint(value) & 0x7fffffffu;
+}
+
+__device__ __forceinline__ uint32_t Larger(uint32_t a, uint32_t b) {
+  return max(a, b);
 }
 
 struct Scale {
@@ -60,19 +53,6 @@ __device__ __forceinline__ uint32_t ToE4M3(float value) {
 __device__ __forceinline__ uint32_t ToE4M3x4(const float* values) {
   return ToE4M3(values[0]) | ToE4M3(values[1]) << 8 | ToE4M3(values[2]) << 16 |
          ToE4M3(values[3]) << 24;
-}
-
-// Largest of the block's values.
-__device__ uint32_t BlockMax(uint32_t value) {
-  __shared__ uint32_t largest[kThreads / kWarp];
-  value = __reduce_max_sync(~0u, value);
-  __syncthreads();
-  if (threadIdx.x % kWarp == 0) largest[threadIdx.x / kWarp] = value;
-  __syncthreads();
-  uint32_t result = 0;
-#pragma unroll
-  for (int i = 0; i < kThreads / kWarp; ++i) result = max(result, largest[i]);
-  return result;
 }
 
 // Mean of the first keys of one KV head. Sums in double, which holds those of
@@ -146,7 +126,9 @@ __global__ void __launch_bounds__(kThreads)
         largest = max(largest, Magnitude(values[item][i]));
       }
     }
-    const Scale scale = ScaleFor(BlockMax(largest), is_v != 0);
+    // Its barrier also ends the last round's reads of `staged`, and the one
+    // after the codes are written those of what it shares.
+    const Scale scale = ScaleFor(BlockReduce(largest, Larger), is_v != 0);
     scales[is_v] = scale;
 #pragma unroll
     for (int item = 0; item < kItems; ++item) {

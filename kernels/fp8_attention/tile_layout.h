@@ -20,7 +20,7 @@ inline constexpr int32_t kTileRows = 128;
 // attention computes depends on nothing after the block.
 inline constexpr int32_t kMeanKeys = 256;
 
-// Bytes of a key's row in a K tile.
+// Bytes of a row in a K or Q tile.
 constexpr int32_t KeyRowBytes(int32_t head_dim) {
   return head_dim <= 64 ? 64 : 128;
 }
@@ -31,7 +31,7 @@ constexpr int32_t ValueTileBytes(int32_t head_dim) {
   return kTileKeys * head_dim;
 }
 constexpr int32_t QueryTileBytes(int32_t head_dim) {
-  return kTileRows * head_dim;
+  return kTileRows * KeyRowBytes(head_dim);
 }
 
 // Byte of a matrix whose rows of 64 or 128 bytes are swizzled by as many.
@@ -54,13 +54,9 @@ constexpr int32_t ValueOffset(int32_t key, int32_t dim) {
   return Swizzled(dim, place, kTileKeys);
 }
 
-// Byte of an element inside its Q tile: 16 rows after 16, of those 32 columns
-// after 32, a lane's four registers of the A operand side by side.
+// Byte of an element inside its Q tile: [128 rows, row bytes], as keys.
 constexpr int32_t QueryOffset(int32_t row, int32_t dim, int32_t head_dim) {
-  const int32_t block = row / 16 * (head_dim / 32) + dim / 32;
-  const int32_t lane = row % 8 * 4 + dim % 16 / 4;
-  const int32_t reg = row % 16 / 8 + dim % 32 / 16 * 2;
-  return (block * 32 + lane) * 16 + reg * 4 + dim % 4;
+  return Swizzled(row, dim, KeyRowBytes(head_dim));
 }
 
 // Scales of one 64-key tile of a KV head.
@@ -82,9 +78,11 @@ struct CodeRange {
 // Q and K: at most 14, so that the sum of 128 products, at most 25,088, fits an
 // f16 accumulator.
 inline constexpr CodeRange kScoreCodes = {5, -48};
-// V: a tile's scale is a factor of its probabilities, which are f16, too; tiles
-// of zeros or nearly so must not push theirs out of its range.
-inline constexpr CodeRange kValueCodes = {0, -16};
+// V: a tile's scale is a factor of its probabilities. Values of ordinary size,
+// up to 0.4, share one, and tiles of zeros have no smaller one, so that weights
+// in one tile are not rounded more coarsely than in another; values from 2^-16
+// on keep all bits.
+inline constexpr CodeRange kValueCodes = {0, -10};
 
 // The least exponent with which `largest`, the bits of the largest magnitude
 // to be held, fits the range; e4m3's 448 is 1.75 * 2^8. REQUIRES a finite

@@ -50,6 +50,8 @@ struct Fp8Traits {
   static constexpr int kHeadDim = kHeadDimension;
   static constexpr int kTiles = 2;   // key tiles of a step
   static constexpr int kStages = 4;  // 5 do not fit
+  // Scores read Q to an item's end; the next item's comes meanwhile.
+  static constexpr int kQueryStages = 2;
   static constexpr int kKeyTile = fp8::KeyTileBytes(kHeadDim);
   static constexpr int kValueTile = fp8::ValueTileBytes(kHeadDim);
   static constexpr int kQueryTile = fp8::QueryTileBytes(kHeadDim);
@@ -62,11 +64,13 @@ struct Fp8Traits {
     alignas(1024) uint8_t v[kStages][kTiles][kValueTile];
     // Output of earlier steps: a thread's own 16-byte columns.
     alignas(16) float4 o[kNumConsumers][kHeadDim / 8][128];
-    alignas(16) uint8_t q[kQueryTile];
+    alignas(1024) uint8_t q[kQueryStages][kQueryTile];
+    // [8, 64 keys] for each tile of a step: InitOnes.
+    alignas(1024) uint8_t ones[kTiles][8 * fp8::kTileKeys];
     alignas(16) TileInfo tile[kStages][kTiles];
-    ItemInfo item;
-    alignas(8) uint64_t q_full;
-    uint64_t q_empty;
+    ItemInfo item[kQueryStages];
+    alignas(8) uint64_t q_full[kQueryStages];
+    uint64_t q_empty[kQueryStages];
     uint64_t full[kStages];
     uint64_t empty[kStages];
   };

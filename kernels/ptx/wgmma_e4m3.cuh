@@ -1,6 +1,7 @@
 // wgmma on e4m3: 64 x N x 32 products with fp32 or f16 accumulators on a
-// warpgroup, d = a b^T (+ d unless `zero`), a in registers, b K-major in shared
-// memory. PTX ISA 8.0, section 9.7.14. One instruction per function.
+// warpgroup, d = a b^T (+ d unless `zero`), a in registers or K-major in shared
+// memory, b K-major in shared memory. PTX ISA 8.0, section 9.7.14. One
+// instruction per function.
 //
 // The accumulator is laid out as in wgmma.cuh. The A operand (lane l): a[0] is
 // row l / 4, columns 4 (l % 4) + 0..3, one a byte, a[1] the same columns of row
@@ -27,17 +28,18 @@ __device__ __forceinline__ uint64_t SwizzledRowsDescriptor(uint32_t address) {
          (uint64_t{1} << 16) | ((address & 0x3ffff) >> 4);
 }
 
-// a [64, 32] in registers, b [128, 32], d in pairs of f16: d[2 b] holds the two
-// columns of block b that two fp32 would, d[2 b + 1] those of row + 8.
-__device__ __forceinline__ void WgmmaE4M3(uint32_t (&d)[32], const uint32_t* a,
+// a [64, 32] K-major in shared memory as b [128, 32], d in pairs of f16: d[2 b]
+// holds the two columns of block b that two fp32 would, d[2 b + 1] those of row
+// + 8.
+__device__ __forceinline__ void WgmmaE4M3(uint32_t (&d)[32], uint64_t a,
                                           uint64_t b, bool zero) {
   asm volatile(
-      "{\n.reg .pred p;\nsetp.eq.b32 p, %37, 0;\n"
+      "{\n.reg .pred p;\nsetp.eq.b32 p, %34, 0;\n"
       "wgmma.mma_async.sync.aligned.m64n128k32.f16.e4m3.e4m3 {"
       "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
       "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, "
       "%30, %31}, "
-      "{%32, %33, %34, %35}, %36, p, 1, 1;\n}\n"
+      "%32, %33, p, 1, 1;\n}\n"
       : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3]), "+r"(d[4]), "+r"(d[5]),
         "+r"(d[6]), "+r"(d[7]), "+r"(d[8]), "+r"(d[9]), "+r"(d[10]),
         "+r"(d[11]), "+r"(d[12]), "+r"(d[13]), "+r"(d[14]), "+r"(d[15]),
@@ -45,8 +47,7 @@ __device__ __forceinline__ void WgmmaE4M3(uint32_t (&d)[32], const uint32_t* a,
         "+r"(d[21]), "+r"(d[22]), "+r"(d[23]), "+r"(d[24]), "+r"(d[25]),
         "+r"(d[26]), "+r"(d[27]), "+r"(d[28]), "+r"(d[29]), "+r"(d[30]),
         "+r"(d[31])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b),
-        "r"(static_cast<int>(zero)));
+      : "l"(a), "l"(b), "r"(static_cast<int>(zero)));
 }
 
 // a [64, 32] in registers, b [128, 32].
@@ -74,6 +75,18 @@ __device__ __forceinline__ void WgmmaE4M3(float (&d)[64], const uint32_t* a,
         "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
         "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]),
         "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b),
+        "r"(static_cast<int>(zero)));
+}
+
+// a [64, 32] in registers, b [8, 32].
+__device__ __forceinline__ void WgmmaE4M3(float (&d)[4], const uint32_t* a,
+                                          uint64_t b, bool zero) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.eq.b32 p, %9, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n8k32.f32.e4m3.e4m3 {"
+      "%0, %1, %2, %3}, {%4, %5, %6, %7}, %8, p, 1, 1;\n}\n"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b),
         "r"(static_cast<int>(zero)));
 }

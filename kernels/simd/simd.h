@@ -68,6 +68,17 @@ OVERTURE_SIMD_INLINE void StoreNumber(BFloat16* p, F32x16 v) {
   std::memcpy(static_cast<void*>(p), &bits, sizeof(bits));
 }
 
+// The nearest e4m3 number, ties to even, of 0 <= x <= 448; NaN stays NaN.
+OVERTURE_SIMD_INLINE F32x16 RoundToE4M3(F32x16 x) {
+  constexpr uint32_t kExponent = 0x7f800000;
+  const U32x16 smallest_normal = (U32x16)Splat(0x1p-6f);
+  U32x16 exponent = (U32x16)x & kExponent;
+  exponent = exponent > smallest_normal ? exponent : smallest_normal;
+  // 1.5 * 2^20 times the octave: its last bit is x's last of three.
+  const F32x16 shift = (F32x16)(exponent + (20u << 23) + 0x400000u);
+  return x + shift - shift;
+}
+
 // The larger of each lane; b where one is NaN.
 OVERTURE_SIMD_INLINE F32x16 Max(F32x16 a, F32x16 b) { return a > b ? a : b; }
 

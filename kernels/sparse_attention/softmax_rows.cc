@@ -36,26 +36,42 @@ OVERTURE_SIMD_INLINE float MaxOf(const float* x, int64_t count) {
   return max;
 }
 
-template <typename P>
+// What is taken from exponents, of their maximum; and what becomes of a weight.
+struct AsTheyAre {
+  static float Reference(float max) { return max; }
+  OVERTURE_SIMD_INLINE static F32x16 Round(F32x16 weights) { return weights; }
+};
+struct AsE4M3 {
+  static float Reference(float max) { return std::rint(max); }
+  OVERTURE_SIMD_INLINE static F32x16 Round(F32x16 weights) {
+    constexpr float kTop = 1 << kTopCodeLog2;
+    return simd::RoundToE4M3(weights * kTop) * (1 / kTop);
+  }
+};
+
+template <typename Weights, typename P>
 OVERTURE_SIMD_INLINE float Update(const float* scores, int64_t count,
                                   float scale_log2, SoftmaxRow& row, P* p) {
-  const float max = std::max(row.max, MaxOf(scores, count) * scale_log2);
+  const float max =
+      std::max(row.max, Weights::Reference(MaxOf(scores, count) * scale_log2));
   // While all is masked any finite base gives weights of 0.
   const float base = max == kMinusInf ? 0.0f : max;
   F32x16 sum0 = {};
   F32x16 sum1 = {};
   int64_t i = 0;
   for (; i + 2 * kLanes <= count; i += 2 * kLanes) {
-    const F32x16 a = simd::Exp2(simd::Load(scores + i) * scale_log2 - base);
-    const F32x16 b =
-        simd::Exp2(simd::Load(scores + i + kLanes) * scale_log2 - base);
+    const F32x16 a =
+        Weights::Round(simd::Exp2(simd::Load(scores + i) * scale_log2 - base));
+    const F32x16 b = Weights::Round(
+        simd::Exp2(simd::Load(scores + i + kLanes) * scale_log2 - base));
     sum0 += a;
     sum1 += b;
     simd::StoreNumber(p + i, a);
     simd::StoreNumber(p + i + kLanes, b);
   }
   for (; i < count; i += kLanes) {
-    const F32x16 a = simd::Exp2(simd::Load(scores + i) * scale_log2 - base);
+    const F32x16 a =
+        Weights::Round(simd::Exp2(simd::Load(scores + i) * scale_log2 - base));
     sum0 += a;
     simd::StoreNumber(p + i, a);
   }
@@ -78,12 +94,17 @@ OVERTURE_SIMD_INLINE void Finish(const float* x, int64_t count, float factor,
 OVERTURE_SIMD_CLONES float UpdateRow(const float* scores, int64_t count,
                                      float scale_log2, SoftmaxRow& row,
                                      float* p) {
-  return Update(scores, count, scale_log2, row, p);
+  return Update<AsTheyAre>(scores, count, scale_log2, row, p);
 }
 OVERTURE_SIMD_CLONES float UpdateRow(const float* scores, int64_t count,
                                      float scale_log2, SoftmaxRow& row,
                                      BFloat16* p) {
-  return Update(scores, count, scale_log2, row, p);
+  return Update<AsTheyAre>(scores, count, scale_log2, row, p);
+}
+OVERTURE_SIMD_CLONES float UpdateRowE4M3(const float* scores, int64_t count,
+                                         float scale_log2, SoftmaxRow& row,
+                                         float* p) {
+  return Update<AsE4M3>(scores, count, scale_log2, row, p);
 }
 OVERTURE_SIMD_CLONES void ScaleRow(float* x, int64_t count, float factor) {
   for (int64_t i = 0; i < count; i += kLanes) {

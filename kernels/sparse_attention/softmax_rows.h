@@ -28,6 +28,15 @@ float UpdateRow(const float* scores, int64_t count, float scale_log2,
 float UpdateRow(const float* scores, int64_t count, float scale_log2,
                 SoftmaxRow& row, BFloat16* p);
 
+// The same with weights rounded to e4m3 as FP8 attention has them
+// (fp8_attention.h), and their sum that of the rounded ones. SoftmaxRow::max is
+// then a whole number, at most 1/2 below the largest exponent that it stands
+// for, so that a code does not depend on which that is unless it is subnormal:
+// less than 2^-(6 + kTopCodeLog2) of 2^max.
+inline constexpr int kTopCodeLog2 = 5;  // of the code of a weight 2^max
+float UpdateRowE4M3(const float* scores, int64_t count, float scale_log2,
+                    SoftmaxRow& row, float* p);
+
 // x[i] *= factor; count a multiple of 16.
 void ScaleRow(float* x, int64_t count, float factor);
 

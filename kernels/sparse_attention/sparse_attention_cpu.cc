@@ -291,9 +291,13 @@ struct Workspace {
 template <typename T, typename C>
 class ItemRunner {
  public:
-  ItemRunner(const SparseAttentionParams& params, const Item& item,
-             Workspace& workspace)
-      : p_(params), plan_(*params.plan), item_(item), ws_(workspace) {
+  ItemRunner(const SparseAttentionParams& params, WeightRounding rounding,
+             const Item& item, Workspace& workspace)
+      : p_(params),
+        plan_(*params.plan),
+        rounding_(rounding),
+        item_(item),
+        ws_(workspace) {
     const int64_t begin = plan_.first_tile_begin() +
                           item.tile * static_cast<int64_t>(plan_.tile_rows);
     row_begin_ = std::max(begin, plan_.q_begin);
@@ -438,11 +442,21 @@ class ItemRunner {
     const int64_t whole = WholeLanes(chunk.num_keys);
     for (int64_t r = 0; r < padded_rows_; ++r) {
       C* weights = weights_ + r * width;
-      const float factor = UpdateRow(scores_ + r * width, whole, scale_log2,
-                                     ws_.rows[r], weights);
+      const float factor =
+          Update(scores_ + r * width, whole, scale_log2, ws_.rows[r], weights);
       std::fill(weights + whole, weights + width, C(0.0f));
       if (factor != 1.0f) ScaleRow(o_ + r * p_.head_dim, p_.head_dim, factor);
     }
+  }
+
+  float Update(const float* scores, int64_t count, float scale_log2,
+               SoftmaxRow& row, C* weights) const {
+    if constexpr (std::is_same_v<T, float>) {
+      if (rounding_ == WeightRounding::kE4M3) {
+        return UpdateRowE4M3(scores, count, scale_log2, row, weights);
+      }
+    }
+    return UpdateRow(scores, count, scale_log2, row, weights);
   }
 
   void StoreOutputs() {
@@ -478,6 +492,7 @@ class ItemRunner {
 
   const SparseAttentionParams& p_;
   const TilePlan& plan_;
+  const WeightRounding rounding_;
   const Item& item_;
   Workspace& ws_;
   int64_t row_begin_ = 0;  // absolute position of the first real row
@@ -490,15 +505,16 @@ class ItemRunner {
   C* weights_ = nullptr;
 };
 
-absl::Status RunItem(const SparseAttentionParams& params, const Item& item) {
+absl::Status RunItem(const SparseAttentionParams& params,
+                     WeightRounding rounding, const Item& item) {
   thread_local Workspace workspace;
   return onednn::Guard("sparse attention", [&]() -> absl::Status {
     if (params.dtype == DType::kF32) {
-      ItemRunner<float, float>(params, item, workspace).Run();
+      ItemRunner<float, float>(params, rounding, item, workspace).Run();
     } else if (CpuHasBf16()) {
-      ItemRunner<BFloat16, BFloat16>(params, item, workspace).Run();
+      ItemRunner<BFloat16, BFloat16>(params, rounding, item, workspace).Run();
     } else {
-      ItemRunner<BFloat16, float>(params, item, workspace).Run();
+      ItemRunner<BFloat16, float>(params, rounding, item, workspace).Run();
     }
     return absl::OkStatus();
   });
@@ -506,8 +522,14 @@ absl::Status RunItem(const SparseAttentionParams& params, const Item& item) {
 
 }  // namespace
 
-absl::Status SparseAttentionCpu(const SparseAttentionParams& params) {
+absl::Status SparseAttentionCpu(const SparseAttentionParams& params,
+                                WeightRounding rounding) {
   OVERTURE_RETURN_IF_ERROR(CheckParams(params));
+  if (rounding == WeightRounding::kE4M3 && params.dtype != DType::kF32) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("sparse attention: dtype is ", Name(params.dtype),
+                     ", must be f32 for e4m3 weights"));
+  }
   if (params.plan->q_len == 0) return absl::OkStatus();
   const std::vector<Item> items = MakeItems(params);
   const auto num_items = static_cast<int64_t>(items.size());
@@ -519,7 +541,7 @@ absl::Status SparseAttentionCpu(const SparseAttentionParams& params) {
     const onednn::SingleThreaded single;
 #pragma omp for schedule(dynamic, 1)
     for (int64_t i = 0; i < num_items; ++i) {
-      const absl::Status status = RunItem(params, items[i]);
+      const absl::Status status = RunItem(params, rounding, items[i]);
       if (!status.ok()) {
         absl::MutexLock lock(&mutex);
         first_error.Update(status);

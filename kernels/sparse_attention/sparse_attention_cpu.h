@@ -10,11 +10,21 @@
 // the gathered columns of MInference (arXiv 2407.02490, section 3.2).
 #pragma once
 
+#include <cstdint>
+
 #include "absl/status/status.h"
 #include "kernels/sparse_attention/params.h"
 
 namespace overture::kernels {
 
-absl::Status SparseAttentionCpu(const SparseAttentionParams& params);
+// What the softmax's weights are when they meet V.
+enum class WeightRounding : uint8_t {
+  kCompute,  // numbers of the dtype, divided by the sum of what they were
+  kE4M3,     // codes (softmax_rows.h), divided by the sum of codes; f32 alone
+};
+
+absl::Status SparseAttentionCpu(
+    const SparseAttentionParams& params,
+    WeightRounding rounding = WeightRounding::kCompute);
 
 }  // namespace overture::kernels

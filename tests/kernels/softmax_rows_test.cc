@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "kernels/fp8/e4m3.h"
 
 namespace overture::kernels {
 namespace {
@@ -82,7 +83,42 @@ TEST(SoftmaxRows, NanMakesTheSumNan) {
     std::vector<float> p(64);
     UpdateRow(scores.data(), 64, kScaleLog2, row, p.data());
     EXPECT_TRUE(std::isnan(row.sum)) << at;
+    row = {-kInf, 0.0f};
+    UpdateRowE4M3(scores.data(), 64, kScaleLog2, row, p.data());
+    EXPECT_TRUE(std::isnan(row.sum)) << at;
   }
+}
+
+TEST(SoftmaxRows, E4M3WeightsAreCodesAndSoIsTheirSum) {
+  std::vector<float> scores = Scores(528, 5);
+  scores[20] = 29;  // moves the reference
+  constexpr float kScale = 5 * kScaleLog2;
+  SoftmaxRow row = {-kInf, 0.0f};
+  std::vector<float> p(scores.size());
+  EXPECT_EQ(UpdateRowE4M3(scores.data(), 16, kScale, row, p.data()), 0.0f);
+  const float factor =
+      UpdateRowE4M3(scores.data() + 16, 512, kScale, row, p.data() + 16);
+  float top = -kInf;
+  for (float s : scores) top = std::max(top, s * kScale);
+  EXPECT_EQ(row.max, std::rint(top));
+  EXPECT_LT(factor, 1.0f);
+  float sum = 0;
+  int subnormal = 0;
+  for (size_t i = 0; i < scores.size(); ++i) {
+    if (i < 16) p[i] *= factor;
+    sum += p[i];
+    const float exact = 32 * std::exp2(scores[i] * kScale - row.max);
+    if (i < 16 && exact < 0x1p-5f) continue;  // a code of another reference
+    // Exponents of up to 32 are rounded twice, to 2^-20: beside a border
+    // between two codes either is right.
+    const float code = 32 * p[i];
+    EXPECT_TRUE(code == float(E4M3(exact * (1 + 0x1p-18f))) ||
+                code == float(E4M3(exact * (1 - 0x1p-18f))))
+        << exact << " " << code;
+    subnormal += code > 0 && code < 0x1p-6f;
+  }
+  EXPECT_GT(subnormal, 0);
+  EXPECT_EQ(row.sum, sum);  // of few bits each: exact
 }
 
 TEST(SoftmaxRows, ScaleAndFinishMultiplyEveryElement) {

@@ -16,6 +16,7 @@
 #include "kernels/sparse_attention/sparse_attention.h"
 #include "kernels/sparse_attention/uploaded_plan.h"
 #include "tests/support/naive_attention.h"
+#include "tests/support/query_ranges.h"
 #include "tests/support/random_plan.h"
 #include "tests/support/status_matchers.h"
 
@@ -23,6 +24,7 @@ namespace overture::kernels {
 namespace {
 
 using ::overture::testing::ComputeNaiveAttention;
+using ::overture::testing::kOddQueryRanges;
 using ::overture::testing::NaiveAttention;
 using ::overture::testing::RandomPlan;
 using ::overture::testing::StatusIs;
@@ -185,19 +187,7 @@ TEST_P(SparseAttentionGpuTest, DenseMatchesTheOracle) {
 }
 
 TEST_P(SparseAttentionGpuTest, OddLengthsAndPrefixOffsets) {
-  for (const auto& [q_begin, q_len] :
-       std::vector<std::pair<int64_t, int64_t>>{{0, 1},
-                                                {0, 63},
-                                                {0, 65},
-                                                {0, 129},
-                                                {1, 1},
-                                                {63, 2},
-                                                {64, 64},
-                                                {100, 28},
-                                                {127, 1},
-                                                {130, 1},
-                                                {200, 333},
-                                                {255, 258}}) {
+  for (const auto& [q_begin, q_len] : kOddQueryRanges) {
     SCOPED_TRACE(::testing::PrintToString(std::pair(q_begin, q_len)));
     Check(Dense(q_begin, q_len), shape(), 2);
   }
