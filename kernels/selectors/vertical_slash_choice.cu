@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cub/block/block_scan.cuh>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/cuda/status.h"
 #include "base/status_macros.h"
+#include "kernels/selectors/bit_runs.cuh"
 #include "kernels/selectors/scratch_layout.h"
 #include "kernels/selectors/select_mass.cuh"
 #include "kernels/selectors/select_top.cuh"
@@ -136,15 +136,13 @@ __global__ void __launch_bounds__(select_mass::kThreads)
 // A block per head: its distances as relative tiles, and those as ranges.
 __global__ void __launch_bounds__(kListThreads)
     ListKernel(const __grid_constant__ Params p) {
-  // Tiles, first tiles of ranges and last tiles of ranges, 20 bits each: a
-  // block counts those of 1,024 words at a time.
-  using BlockScan = cub::BlockScan<uint64_t, kListThreads>;
-  __shared__ typename BlockScan::TempStorage scan;
+  __shared__ typename bit_runs::Scan<kListThreads>::TempStorage scan;
   const int head = blockIdx.x;
   const int thread = threadIdx.x;
   uint32_t* bits = p.bits + int64_t{head} * p.num_words;
   int32_t* ranks = p.ranks + int64_t{head} * p.num_words;
-  KeyRange* ranges_end = p.ranges + (head + 1) * p.range_stride;
+  auto* const ranges_end =
+      reinterpret_cast<int2*>(p.ranges + (head + 1) * p.range_stride);
 
   for (int i = thread; i < p.num_words; i += kListThreads) bits[i] = 0;
   __syncthreads();
@@ -173,47 +171,12 @@ __global__ void __launch_bounds__(kListThreads)
   }
   __syncthreads();
 
-  // The j-th range from the diagonal stands at ranges_end - 1 - j: its first
-  // tile for now in num_tiles, its last in begin.
-  int32_t num_tiles = 0;
-  int32_t num_firsts = 0;
-  int32_t num_lasts = 0;
-  for (int base = 0; base < p.num_words; base += kListThreads) {
-    const int word = base + thread;
-    const bool valid = word < p.num_words;
-    const uint32_t b = valid ? bits[word] : 0;
-    const uint32_t before = valid && word > 0 ? bits[word - 1] >> 31 : 0;
-    const uint32_t after = word + 1 < p.num_words ? bits[word + 1] << 31 : 0;
-    uint32_t firsts = b & ~(b << 1 | before);
-    uint32_t lasts = b & ~(b >> 1 | after);
-    uint64_t sum = static_cast<uint64_t>(__popc(b)) |
-                   static_cast<uint64_t>(__popc(firsts)) << 20 |
-                   static_cast<uint64_t>(__popc(lasts)) << 40;
-    uint64_t total;
-    BlockScan(scan).ExclusiveSum(sum, sum, total);
-    __syncthreads();  // before the scan's memory is used again
-    constexpr uint64_t kField = (1 << 20) - 1;
-    if (valid) ranks[word] = num_tiles + static_cast<int32_t>(sum & kField);
-    KeyRange* range =
-        ranges_end - 1 - num_firsts - static_cast<int32_t>(sum >> 20 & kField);
-    for (; firsts != 0; firsts &= firsts - 1) {
-      (range--)->num_tiles = word * 32 + __ffs(firsts) - 1;
-    }
-    range = ranges_end - 1 - num_lasts - static_cast<int32_t>(sum >> 40);
-    for (; lasts != 0; lasts &= lasts - 1) {
-      (range--)->begin = word * 32 + __ffs(lasts) - 1;
-    }
-    num_tiles += static_cast<int32_t>(total & kField);
-    num_firsts += static_cast<int32_t>(total >> 20 & kField);
-    num_lasts += static_cast<int32_t>(total >> 40);
-  }
-  __syncthreads();
-  for (int j = thread; j < num_firsts; j += kListThreads) {
-    KeyRange& range = ranges_end[-1 - j];
-    const int32_t first = range.num_tiles;
-    const int32_t last = range.begin;
-    range = {.begin = -(last + 1) * kTileKeys, .num_tiles = last - first + 1};
-  }
+  bit_runs::Write<kListThreads>(
+      bits, p.num_words, scan, [&](int j) { return ranges_end - 1 - j; },
+      [](int first, int last) {
+        return make_int2(-(last + 1) * kTileKeys, last - first + 1);
+      },
+      [&](int word, int before) { ranks[word] = before; });
 }
 
 // Sizes after Clamp, summed up.

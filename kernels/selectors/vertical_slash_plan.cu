@@ -128,17 +128,14 @@ __global__ void __launch_bounds__(kCellThreads)
   }
 }
 
-// The parts of a plan in its scratch memory, set in `p` and `next_item`; their
-// bytes. `num_columns` is the most of all heads' cells.
-int64_t LayOut(int64_t num_cells, int64_t num_columns, void* scratch, Params& p,
-               int32_t*& next_item) {
+// The parts of a plan in its scratch memory, set in `p`; their bytes.
+// `num_columns` is the most of all heads' cells.
+int64_t LayOut(int64_t num_cells, int64_t num_columns, void* scratch,
+               Params& p) {
   ScratchLayout layout(scratch);
   layout.Take(num_cells, &p.cells);
   layout.Take(num_columns, &p.columns);
-  layout.Take(num_cells, &p.order.digits);
-  layout.Take(2 * work_order::kDigits, &p.order.counts);
-  layout.Take(num_cells, &p.order.ids);
-  layout.Take(1, &next_item);
+  work_order::LayOut(num_cells, layout, p.order);
   return layout.bytes();
 }
 
@@ -153,9 +150,8 @@ int64_t VerticalSlashPlanBytes(int64_t q_len, int64_t kv_len,
     columns += Clamp(size, kv_len).vertical;
   }
   Params p;
-  int32_t* next_item;
   return LayOut(static_cast<int64_t>(sizes.size()) * num_q_tiles,
-                columns * num_q_tiles, nullptr, p, next_item);
+                columns * num_q_tiles, nullptr, p);
 }
 
 absl::StatusOr<DeviceTilePlan> LaunchVerticalSlashPlan(
@@ -194,29 +190,22 @@ absl::StatusOr<DeviceTilePlan> LaunchVerticalSlashPlan(
     p.column_begin[head] = num_columns;
     num_columns += num_q_tiles * choice.max_columns[head];
   }
-  int32_t* next_item = nullptr;
-  const int64_t bytes = LayOut(num_items, num_columns, scratch, p, next_item);
+  const int64_t bytes = LayOut(num_items, num_columns, scratch, p);
   if (bytes > scratch_bytes) {
     return absl::ResourceExhaustedError(
         absl::StrCat("vertical-slash plan: scratch of ", scratch_bytes,
                      " bytes, needs ", bytes));
   }
 
-  p.order.placed = p.order.counts + work_order::kDigits;
   p.order.num_heads = p.num_heads;
   p.order.num_q_tiles = p.num_q_tiles;
 
   const auto cuda_stream = static_cast<cudaStream_t>(stream);
-  OVERTURE_RETURN_IF_CUDA_ERROR(
-      cudaMemsetAsync(p.order.counts, 0,
-                      2 * work_order::kDigits * sizeof(int32_t), cuda_stream));
+  OVERTURE_RETURN_IF_ERROR(work_order::Begin(p.order, cuda_stream));
   CellKernel<<<(num_items + kCellWarps - 1) / kCellWarps, kCellThreads, 0,
                cuda_stream>>>(p);
   OVERTURE_RETURN_IF_ERROR(CudaLaunchStatus("vertical-slash CellKernel"));
-  work_order::PlaceKernel<<<(num_items + work_order::kBlockItems - 1) /
-                                work_order::kBlockItems,
-                            work_order::kThreads, 0, cuda_stream>>>(p.order);
-  OVERTURE_RETURN_IF_ERROR(CudaLaunchStatus("work-order PlaceKernel"));
+  OVERTURE_RETURN_IF_ERROR(work_order::Finish(p.order, cuda_stream));
 
   return DeviceTilePlan{.q_begin = params.q_begin,
                         .q_len = params.q_len,
@@ -227,7 +216,7 @@ absl::StatusOr<DeviceTilePlan> LaunchVerticalSlashPlan(
                         .ranges = choice.ranges,
                         .columns = p.columns,
                         .order = p.order.ids,
-                        .next_item = next_item};
+                        .next_item = p.order.next_item};
 }
 
 }  // namespace overture::kernels

@@ -4,9 +4,14 @@
 // digit come in no particular order; no result depends on it.
 #pragma once
 
+#include <cuda_runtime.h>
+
 #include <cstdint>
 #include <cub/block/block_scan.cuh>
 
+#include "base/cuda/status.h"
+#include "base/status_macros.h"
+#include "kernels/selectors/scratch_layout.h"
 #include "kernels/selectors/work_order.h"
 
 namespace overture::kernels::work_order {
@@ -18,10 +23,11 @@ inline constexpr int kBlockItems = kThreads * kPerThread;
 
 // Item (head, tile) stands at (num_q_tiles - 1 - tile) * num_heads + head.
 struct Params {
-  uint8_t* digits;  // [num_heads * num_q_tiles]
-  int32_t* counts;  // [kDigits], zeros before the first Count
-  int32_t* placed;  // [kDigits], zeros before PlaceKernel
-  int32_t* ids;     // [num_heads * num_q_tiles]: head * num_q_tiles + tile
+  uint8_t* digits;     // [num_heads * num_q_tiles]
+  int32_t* counts;     // [kDigits], zeros before the first Count
+  int32_t* placed;     // [kDigits], zeros before PlaceKernel
+  int32_t* ids;        // [num_heads * num_q_tiles]: head * num_q_tiles + tile
+  int32_t* next_item;  // DeviceTilePlan's
   int32_t num_heads;
   int32_t num_q_tiles;
 
@@ -39,7 +45,7 @@ __device__ __forceinline__ void Count(const Params& p, int32_t head,
   atomicAdd(&p.counts[digit], 1);
 }
 
-__global__ void __launch_bounds__(kThreads) PlaceKernel(Params p) {
+static __global__ void __launch_bounds__(kThreads) PlaceKernel(Params p) {
   using BlockScan = cub::BlockScan<int32_t, kThreads>;
   __shared__ typename BlockScan::TempStorage scan;
   __shared__ int32_t counts[kDigits];  // of this block
@@ -75,6 +81,29 @@ __global__ void __launch_bounds__(kThreads) PlaceKernel(Params p) {
     p.ids[begins[digits[i]] + ranks[i]] =
         head * p.num_q_tiles + p.num_q_tiles - 1 - from_last;
   }
+}
+
+// Takes the arrays of `p`.
+inline void LayOut(int64_t num_items, ScratchLayout& layout, Params& p) {
+  layout.Take(num_items, &p.digits);
+  layout.Take(2 * kDigits, &p.counts);
+  p.placed = p.counts + kDigits;
+  layout.Take(num_items, &p.ids);
+  layout.Take(1, &p.next_item);
+}
+
+// Before the kernel that counts...
+inline absl::Status Begin(const Params& p, cudaStream_t stream) {
+  return CudaStatus(
+      cudaMemsetAsync(p.counts, 0, 2 * kDigits * sizeof(int32_t), stream),
+      "clearing the counts of work items");
+}
+
+// ...and after it.
+inline absl::Status Finish(const Params& p, cudaStream_t stream) {
+  const int64_t blocks = (p.num_items() + kBlockItems - 1) / kBlockItems;
+  PlaceKernel<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(p);
+  return CudaLaunchStatus("work-order PlaceKernel");
 }
 
 }  // namespace overture::kernels::work_order

@@ -53,7 +53,9 @@ struct DeviceTilePlan {
   const PlanCell* cells = nullptr;   // [num_lists * num_q_tiles]
   const KeyRange* ranges = nullptr;  // ascending inside a cell
   const int32_t* columns = nullptr;  // ascending inside a cell
-  // Corrected blocks as in TilePlan; null where no cell has any.
+  // Corrected blocks as in TilePlan; null where no cell has any. A cell's
+  // intervals may be followed by empty ones up to a multiple of 32, and what
+  // follows those up to its end is of no matter.
   const int64_t* mean_offsets = nullptr;  // [num_lists * num_q_tiles + 1]
   const BlockInterval* mean_blocks = nullptr;
   // Work items, most expensive first: head * num_q_tiles + q_tile, where head h

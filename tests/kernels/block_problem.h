@@ -59,6 +59,8 @@ class BlockProblem {
                               .head_dim = o.head_dim,
                               .block_rows = kBlocksPerSuperBlock,
                               .block_end = blocks / kBlocksPerSuperBlock};
+    size_ = MaxNorm(q_, p.stride_q_row, p.num_q_heads) *
+            MaxNorm(means_, p.stride_mean_row, 1) * p.scale * M_LOG2E;
     supers_.resize(o.num_kv_heads * p.stride_super_head);
     if (o.dtype == DType::kBF16) {
       for (float f : q_) bf16_q_.push_back(BFloat16(f));
@@ -106,11 +108,8 @@ class BlockProblem {
   // relative, and by 2^-20 for the exponential and the sum of 128; the
   // logarithm undoes the former. Last, the roundings of a score itself.
   double Tolerance() const {
-    const double size = MaxNorm(q_, params_.stride_q_row, params_.num_q_heads) *
-                        MaxNorm(means_, params_.stride_mean_row, 1) *
-                        params_.scale * M_LOG2E;
-    return (params_.head_dim + 4) * 1.5 * 0x1p-23 * size + 0x1p-19 +
-           (size + 8) * 0x1p-22;
+    return (params_.head_dim + 4) * 1.5 * 0x1p-23 * size_ + 0x1p-19 +
+           (size_ + 8) * 0x1p-22;
   }
 
  private:
@@ -163,6 +162,7 @@ class BlockProblem {
   }
 
   BlockScoreParams params_;
+  double size_ = 0;  // of a logit, at most
   std::vector<float> q_, means_, supers_;
   std::vector<BFloat16> bf16_q_, bf16_means_, bf16_supers_;
 };
