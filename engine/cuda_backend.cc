@@ -19,6 +19,7 @@
 #include "engine/cuda_weights.h"
 #include "engine/cuda_workspace.h"
 #include "kernels/probe_attention/probe_attention.h"
+#include "kernels/selectors/block_scores_gpu.h"
 #include "kernels/sparse_attention/sparse_attention.h"
 
 namespace overture::engine {
@@ -50,6 +51,12 @@ class CudaBackend final : public Backend {
 
   absl::Status Supports(const SelectorSpec& selector) const override {
     OVERTURE_RETURN_IF_ERROR(CudaSelector::Supports(selector));
+    if (AnyHead(selector,
+                [](const auto& size) { return size.blocks.IsOn(); })) {
+      OVERTURE_RETURN_IF_CUDA_ERROR(cudaSetDevice(device_.index));
+      OVERTURE_RETURN_IF_ERROR(kernels::SupportsBlockScores(
+          config().num_q_heads, config().head_dim));
+    }
     return CheckSelector(selector, precision_);
   }
 

@@ -147,7 +147,8 @@ absl::Status CudaPrefill::RunSegment(Rows segment) {
         selector_.Choose(layer_, TensorsOf(segment, Device<std::byte>(plan_.q)),
                          votes() && is_last ? &votes_ : nullptr));
     OVERTURE_RETURN_IF_ERROR(ForEachPiece(
-        output.begin, output.end, SegmentRule::Uniform(kCudaPlanRows),
+        output.begin, output.end,
+        SegmentRule::Uniform(selector_.max_plan_rows()),
         [&](int64_t begin, int64_t end) -> absl::Status {
           OVERTURE_RETURN_IF_ERROR(Enter(Phase::kSelector));
           OVERTURE_ASSIGN_OR_RETURN(const kernels::DeviceTilePlan plan,
@@ -275,7 +276,7 @@ absl::Status CudaPrefill::Attend(Rows segment, Rows output,
                                  const kernels::DeviceTilePlan& plan) {
   const int64_t offset =
       (output.begin - segment.begin) * weights_.q_size() * kElement;
-  const kernels::SparseAttentionParams params = {
+  kernels::SparseAttentionParams params = {
       .dtype = DType::kBF16,
       .q = Device<std::byte>(plan_.q) + offset,
       .k = k(),
@@ -291,6 +292,7 @@ absl::Status CudaPrefill::Attend(Rows segment, Rows output,
       .num_kv_heads = config_.num_kv_heads,
       .head_dim = config_.head_dim,
       .scale = 1.0f / std::sqrt(static_cast<float>(config_.head_dim))};
+  selector_.SetMeans(&params);
   if (resources_.attention == AttentionPrecision::kBF16) {
     return AsInternal(
         kernels::LaunchSparseAttention(params, plan, compute_.get()));

@@ -21,7 +21,9 @@ struct CudaSelector::Layout {
   MemoryRegion diagonals;
   MemoryRegion choice;
   MemoryRegion plan;
+  MemoryRegion hybrid;
   MemoryRegion counts;
+  int64_t plan_rows = 0;
   int64_t device_bytes = 0;
 };
 
@@ -52,6 +54,9 @@ CudaSelector::Layout CudaSelector::LayoutOf(const SelectorSpec& spec,
     layout.diagonals = carver.Take(sum_bytes);
     layout.choice = carver.Take(choice_bytes);
     layout.plan = carver.Take(plan_bytes);
+    layout.plan_rows = rows;
+    layout.hybrid = carver.Take(
+        CudaHybrid::BytesOf(spec, config, num_tokens, layout.plan_rows));
     layout.counts = carver.Take(config.num_layers * sizeof(uint64_t));
   }
   layout.device_bytes = carver.end();
@@ -70,20 +75,30 @@ SelectorMemory CudaSelector::MostMemory(const ModelConfig& config,
                                         int64_t num_tokens) {
   // More columns than any configuration in use has (3,500), and more distances
   // (6,096), in one segment as long as there are.
-  SelectorSpec spec{.kind = SelectorSpec::Kind::kDynamic,
-                    .vertical_slash = {.vertical = 8192, .slash = 8192},
-                    .segment_tokens = kMaxSegmentTokens};
+  SelectorSpec spec{
+      .kind = SelectorSpec::Kind::kDynamic,
+      .vertical_slash = {.vertical = 8192,
+                         .slash = 8192,
+                         .blocks = {.threshold = 1, .correct_means = true}},
+      .segment_tokens = kMaxSegmentTokens};
   return MemoryOf(spec, config, num_tokens, num_tokens);
 }
 
 CudaSelector::CudaSelector(const SelectorSpec& spec, const ModelConfig& config,
                            int64_t num_tokens, int64_t num_new,
                            const Resources& resources)
+    : CudaSelector(spec, config, num_tokens, resources,
+                   LayoutOf(spec, config, num_tokens, num_new)) {}
+
+CudaSelector::CudaSelector(const SelectorSpec& spec, const ModelConfig& config,
+                           int64_t num_tokens, const Resources& resources,
+                           const Layout& layout)
     : spec_(spec),
       config_(config),
       resources_(resources),
+      hybrid_(spec, config, num_tokens, layout.plan_rows,
+              resources.device + layout.hybrid.offset, resources.stream),
       pairs_(config.num_layers) {
-  const Layout layout = LayoutOf(spec, config, num_tokens, num_new);
   const auto at = [&](const MemoryRegion& region) {
     return region.bytes > 0 ? resources_.device + region.offset : nullptr;
   };
@@ -97,10 +112,6 @@ CudaSelector::CudaSelector(const SelectorSpec& spec, const ModelConfig& config,
 
 absl::Status CudaSelector::Supports(const SelectorSpec& spec) {
   if (spec.skip_threshold > 0) return NotYet("skip_threshold");
-  const auto has_blocks = [](const kernels::VerticalSlashSize& size) {
-    return size.blocks.IsOn() || size.blocks.correct_means;
-  };
-  if (AnyHead(spec, has_blocks)) return NotYet("blocks");
   return absl::OkStatus();
 }
 
@@ -123,17 +134,23 @@ absl::Status CudaSelector::Choose(int32_t layer, const SegmentTensors& segment,
   probe.column_sums = columns_;
   probe.diagonal_sums = diagonals_;
   if (votes != nullptr && votes->window <= num_rows) AddVotes(votes, &probe);
-  OVERTURE_RETURN_IF_ERROR(Probe(probe));
+  const std::vector<kernels::VerticalSlashSize> sizes =
+      SizesOfLayer(spec_, layer, config_.num_q_heads);
+  // Forced columns and distances alone ask no score.
+  if (!std::all_of(sizes.begin(), sizes.end(), kernels::IsStatic) ||
+      probe.window_votes != nullptr) {
+    OVERTURE_RETURN_IF_ERROR(Probe(probe));
+  }
   absl::StatusOr<kernels::VerticalSlashChoice> choice =
       kernels::LaunchVerticalSlashChoice(
           {.column_sums = columns_,
            .diagonal_sums = diagonals_,
-           .sizes = SizesOfLayer(spec_, layer, config_.num_q_heads),
+           .sizes = sizes,
            .kv_len = segment.end},
           choice_memory_.data, choice_memory_.bytes, resources_.stream.get());
   if (!choice.ok()) return AsInternal(choice.status());
   choice_ = *std::move(choice);
-  return absl::OkStatus();
+  return AsInternal(hybrid_.Choose(layer, segment));
 }
 
 absl::Status CudaSelector::Probe(
@@ -148,11 +165,15 @@ absl::StatusOr<kernels::DeviceTilePlan> CudaSelector::PlanOf(int64_t begin,
   const double causal = static_cast<double>(CausalPairs(begin, end));
   pairs_[layer_].causal += causal;
   if (IsDynamic()) {
+    uint64_t* const pairs = counts_ + layer_;
     const absl::StatusOr<kernels::DeviceTilePlan> plan =
-        kernels::LaunchVerticalSlashPlan(
-            choice_,
-            {.q_begin = begin, .q_len = end - begin, .pairs = counts_ + layer_},
-            plan_memory_.data, plan_memory_.bytes, resources_.stream.get());
+        IsHybrid()
+            ? hybrid_.PlanOf(choice_, begin, end, pairs)
+            : kernels::LaunchVerticalSlashPlan(
+                  choice_,
+                  {.q_begin = begin, .q_len = end - begin, .pairs = pairs},
+                  plan_memory_.data, plan_memory_.bytes,
+                  resources_.stream.get());
     if (!plan.ok()) return AsInternal(plan.status());
     return *plan;
   }

@@ -21,6 +21,7 @@
 #include "absl/status/statusor.h"
 #include "base/cuda/stream.h"
 #include "engine/backend.h"
+#include "engine/cuda_hybrid.h"
 #include "engine/cuda_workspace.h"
 #include "engine/model_config.h"
 #include "engine/segment_tensors.h"
@@ -68,10 +69,21 @@ class CudaSelector {
   absl::Status Choose(int32_t layer, const SegmentTensors& segment,
                       WindowVotes* votes);
 
-  // For rows [begin, end), at most kCudaPlanRows, of the segment that was last
-  // chosen for; good until
+  // Most rows of a plan of the segment that was last chosen for, at most
+  // kCudaPlanRows.
+  int64_t max_plan_rows() const {
+    return IsHybrid() ? hybrid_.max_rows() : kCudaPlanRows;
+  }
+
+  // For rows [begin, end), at most max_plan_rows(), of the segment that was
+  // last chosen for; good until
   // the next call of Choose or PlanOf has been launched.
   absl::StatusOr<kernels::DeviceTilePlan> PlanOf(int64_t begin, int64_t end);
+
+  // Sets the means that the corrected blocks of its plans enter as.
+  void SetMeans(kernels::SparseAttentionParams* params) const {
+    if (IsHybrid()) hybrid_.SetMeans(params);
+  }
 
   // After the last segment: brings the counts to the host, by when the stream
   // has passed this.
@@ -92,6 +104,9 @@ class CudaSelector {
     int64_t bytes = 0;
   };
 
+  CudaSelector(const SelectorSpec& spec, const ModelConfig& config,
+               int64_t num_tokens, const Resources& resources,
+               const Layout& layout);
   static Layout LayoutOf(const SelectorSpec& spec, const ModelConfig& config,
                          int64_t num_tokens, int64_t num_new);
   // Whether keys of the segment are chosen on the device.
@@ -99,6 +114,8 @@ class CudaSelector {
     return spec_.kind == SelectorSpec::Kind::kDynamic &&
            !IsDenseSegment(spec_, segment_.end);
   }
+  // Whether blocks are among them.
+  bool IsHybrid() const { return IsDynamic() && hybrid_.is_on(); }
   // Whether they are chosen on the host, layer by layer.
   bool IsBestTiles() const {
     return spec_.kind == SelectorSpec::Kind::kRandomBlocks ||
@@ -125,7 +142,8 @@ class CudaSelector {
   int32_t layer_ = 0;
   SegmentTensors segment_;
   kernels::VerticalSlashChoice choice_;  // of segment_, if IsDynamic()
-  std::vector<AttendedPairs> pairs_;     // by layer; without counts_
+  CudaHybrid hybrid_;
+  std::vector<AttendedPairs> pairs_;  // by layer; without counts_
   std::map<std::pair<int64_t, int64_t>, HostPlan> static_plans_;  // by rows
   std::optional<HostPlan> best_tiles_;  // the last one
 };

@@ -90,6 +90,7 @@ COVERED_BY = {
     "engine/cpu_prefill.cc": "tests/engine/cpu_backend_test.cc",
     "engine/attention_rows.cc": "tests/engine/attention_profile_test.cc",
     "engine/cpu_row_audit.cc": "tests/engine/cpu_backend_test.cc",
+    "engine/cuda_hybrid.cc": "tests/engine/cuda_backend_test.cc",
     "engine/cuda_prefill.cc": "tests/engine/cuda_backend_test.cc",
     # Asked by the layer loop alone, one suite for both.
     "engine/cpu_selector.cc": "tests/engine/cpu_backend_test.cc",

@@ -37,8 +37,6 @@ struct BackendCase {
   bool bitwise = false;
   // Whether its attention runs single columns, and so vertical-slash.
   bool columns = true;
-  // Whether it chooses blocks by pooled scores, and corrects those left out.
-  bool blocks = true;
 };
 
 // A vertical-slash selector of one size for all heads.

@@ -61,8 +61,7 @@ BackendCase OnHeadDim(int32_t head_dim) {
       .tolerance = kTolerance,
       .vote_tolerance = 0.1,
       // cuBLASLt chooses its kernel by the number of rows.
-      .bitwise = false,
-      .blocks = false};
+      .bitwise = false};
 }
 
 // Tolerances as the CPU back end's in FP8.
