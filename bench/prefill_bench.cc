@@ -61,6 +61,8 @@ ABSL_FLAG(std::string, device, "cpu", "auto, cpu or cuda");
 ABSL_FLAG(std::string, compute, "auto", "auto, bf16 or f32");
 ABSL_FLAG(std::string, linears, "bf16", "bf16 (of --compute) or fp8");
 ABSL_FLAG(std::string, attention, "bf16", "bf16 (of --compute) or fp8");
+ABSL_FLAG(int32_t, audit_rows, 8,
+          "rows of a layer whose kept mass is measured");
 ABSL_FLAG(int32_t, repeat, 3, "prefills; the best one counts");
 ABSL_FLAG(int64_t, decode, 0, "tokens to decode afterwards");
 
@@ -225,7 +227,7 @@ struct Row {
 
   double other_seconds() const {
     return seconds - output.linear_seconds - output.attention_seconds -
-           output.selector_seconds;
+           output.selector_seconds - output.audit_seconds;
   }
 };
 
@@ -243,7 +245,9 @@ void AppendJson(const Setting& setting, const Row& row, std::string* json) {
   absl::StrAppend(json, R"(, "seconds": )", row.seconds, R"(, "linear": )",
                   row.output.linear_seconds, R"(, "attention": )",
                   row.output.attention_seconds, R"(, "selector_seconds": )",
-                  row.output.selector_seconds, R"(, "other": )",
+                  row.output.selector_seconds, R"(, "audit_seconds": )",
+                  row.output.audit_seconds, R"(, "kept_mass": )",
+                  Summarize(row.output.audit).mean, R"(, "other": )",
                   row.other_seconds(), R"(, "density": )", row.output.density,
                   R"(, "layer_density": [)",
                   absl::StrJoin(row.output.layer_density, ", "),
@@ -266,12 +270,14 @@ absl::Status WarmUp(Backend& backend, const Setting& setting,
     std::stop_source source;
   };
   StoppingIo io;
-  const absl::Status status = backend
-                                  .Prefill({.tokens = tokens,
-                                            .selector = setting.selector,
-                                            .io = &io,
-                                            .stop = io.source.get_token()})
-                                  .status();
+  const absl::Status status =
+      backend
+          .Prefill({.tokens = tokens,
+                    .selector = setting.selector,
+                    .audit_rows = absl::GetFlag(FLAGS_audit_rows),
+                    .io = &io,
+                    .stop = io.source.get_token()})
+          .status();
   return absl::IsCancelled(status) ? absl::OkStatus() : status;
 }
 
@@ -291,9 +297,10 @@ absl::Status RunSetting(const ModelFiles& files, Backend& backend,
                               Decoder::Create(decoder_model, tokens.size()));
   }
 
-  std::printf("%14s %8s %9s %9s %8s %8s %8s %8s %8s %9s %9s\n",
+  std::printf("%14s %8s %9s %9s %8s %8s %8s %8s %8s %8s %8s %9s %9s\n",
               setting.name.c_str(), "tokens", "seconds", "tokens/s", "linear",
-              "attend", "select", "other", "density", "host MiB", "GPU MiB");
+              "attend", "select", "audit", "other", "density", "kept",
+              "host MiB", "GPU MiB");
   OVERTURE_RETURN_IF_ERROR(WarmUp(backend, setting, tokens));
   double best = 0;
   std::vector<float> logits;
@@ -304,8 +311,10 @@ absl::Status RunSetting(const ModelFiles& files, Backend& backend,
     const Clock::time_point begin = Clock::now();
     OVERTURE_ASSIGN_OR_RETURN(
         row.output,
-        backend.Prefill(
-            {.tokens = tokens, .selector = setting.selector, .io = &io}));
+        backend.Prefill({.tokens = tokens,
+                         .selector = setting.selector,
+                         .audit_rows = absl::GetFlag(FLAGS_audit_rows),
+                         .io = &io}));
     row.seconds = SecondsSince(begin);
     row.device_bytes = io.device_bytes;
     OVERTURE_RETURN_IF_ERROR(io.status);
@@ -313,11 +322,14 @@ absl::Status RunSetting(const ModelFiles& files, Backend& backend,
     rusage usage{};
     getrusage(RUSAGE_SELF, &usage);
     std::printf(
-        "%14s %8zu %9.3f %9.1f %8.3f %8.3f %8.3f %8.3f %8.4f %9.1f %9.1f\n", "",
-        tokens.size(), row.seconds, tokens.size() / row.seconds,
+        "%14s %8zu %9.3f %9.1f %8.3f %8.3f %8.3f %8.4f %8.3f %8.4f %8.4f %9.1f "
+        "%9.1f\n",
+        "", tokens.size(), row.seconds, tokens.size() / row.seconds,
         row.output.linear_seconds, row.output.attention_seconds,
-        row.output.selector_seconds, row.other_seconds(), row.output.density,
-        usage.ru_maxrss / 1024.0, row.device_bytes / 1048576.0);
+        row.output.selector_seconds, row.output.audit_seconds,
+        row.other_seconds(), row.output.density,
+        Summarize(row.output.audit).mean, usage.ru_maxrss / 1024.0,
+        row.device_bytes / 1048576.0);
     AppendJson(setting, row, json);
     logits = row.output.logits;
   }

@@ -71,7 +71,8 @@ class CudaBackend final : public Backend {
     if (num_tokens < 1) return 0;
     return Plan({.num_tokens = num_tokens,
                  .num_new = num_tokens,
-                 .selector = CudaSelector::MostMemory(config(), num_tokens)})
+                 .selector = CudaSelector::MostMemory(config(), num_tokens),
+                 .audit = CudaRowAudit::MostMemory(config(), num_tokens)})
         .device_bytes();
   }
 

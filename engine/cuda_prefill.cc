@@ -38,6 +38,7 @@ CudaWorkspaceShape CudaPrefill::ShapeOf(const PrefillJob& job,
           .num_new = num_new,
           .segment_rows = SegmentsOfLoop(job.selector).LongestOf(n),
           .selector = CudaSelector::MemoryOf(job.selector, config, n, num_new),
+          .audit = CudaRowAudit::MemoryOf(job, config),
           .window_rows = NeedsVotes(job) ? job.view->window : 0};
 }
 
@@ -55,7 +56,11 @@ CudaPrefill::CudaPrefill(const Resources& resources, const PrefillJob& job)
                  .device = Device<std::byte>(plan_.selector),
                  .pinned = Pinned<std::byte>(plan_.host_selector),
                  .probe_scratch = Device<void>(plan_.probe),
-                 .probe_scratch_bytes = plan_.probe.bytes}) {
+                 .probe_scratch_bytes = plan_.probe.bytes}),
+      audit_(job, config_,
+             {.stream = compute_,
+              .device = Device<std::byte>(plan_.audit),
+              .pinned = Pinned<std::byte>(plan_.host_audit)}) {
   if (votes()) {
     votes_ = {.sums = Device<float>(plan_.votes), .window = job_.view->window};
   }
@@ -82,6 +87,7 @@ absl::StatusOr<PrefillOutput> CudaPrefill::Run() {
   OVERTURE_RETURN_IF_ERROR(RunLayers());
   OVERTURE_RETURN_IF_ERROR(SumPhases());
   SetDensity(selector_.Pairs(), &output_);
+  output_.audit = audit_.Audited();
   return std::move(output_);
 }
 
@@ -116,6 +122,7 @@ absl::Status CudaPrefill::RunLayer(int32_t layer) {
   const int64_t n = num_tokens();
   const bool is_last = layer + 1 == config_.num_layers;
   first_output_row_ = is_last ? n - 1 : job_.num_cached;
+  audit_.BeginLayer(layer, first_output_row_);
 
   OVERTURE_RETURN_IF_ERROR(CheckStop());
   OVERTURE_RETURN_IF_ERROR(ReadPrefix(layer));
@@ -123,6 +130,9 @@ absl::Status CudaPrefill::RunLayer(int32_t layer) {
                                         [this](int64_t begin, int64_t end) {
                                           return RunSegment({begin, end});
                                         }));
+  OVERTURE_RETURN_IF_ERROR(Enter(Phase::kAudit));
+  OVERTURE_RETURN_IF_ERROR(audit_.EndLayer(k()));
+  OVERTURE_RETURN_IF_ERROR(Enter(Phase::kOther));
   if (votes()) {
     if (!votes_.done) OVERTURE_RETURN_IF_ERROR(Vote());
     OVERTURE_RETURN_IF_ERROR(CopyVotes());
@@ -139,6 +149,8 @@ absl::Status CudaPrefill::RunLayer(int32_t layer) {
 absl::Status CudaPrefill::RunSegment(Rows segment) {
   OVERTURE_RETURN_IF_ERROR(KeepPace());
   OVERTURE_RETURN_IF_ERROR(ProjectQkv(segment));
+  OVERTURE_RETURN_IF_ERROR(
+      audit_.TakeObserved(TensorsOf(segment, Device<std::byte>(plan_.q))));
   const Rows output = {std::max(segment.begin, first_output_row_), segment.end};
   if (output.size() > 0) {
     OVERTURE_RETURN_IF_ERROR(Enter(Phase::kSelector));
@@ -154,8 +166,12 @@ absl::Status CudaPrefill::RunSegment(Rows segment) {
           OVERTURE_ASSIGN_OR_RETURN(const kernels::DeviceTilePlan plan,
                                     selector_.PlanOf(begin, end));
           OVERTURE_RETURN_IF_ERROR(Enter(Phase::kAttention));
-          return Attend(segment, {begin, end}, plan);
+          OVERTURE_RETURN_IF_ERROR(Attend(segment, {begin, end}, plan));
+          OVERTURE_RETURN_IF_ERROR(Enter(Phase::kAudit));
+          return audit_.TakeAttended(
+              TensorsOf(segment, Device<std::byte>(plan_.q)), begin, end);
         }));
+    OVERTURE_RETURN_IF_ERROR(Enter(Phase::kOther));
     OVERTURE_RETURN_IF_ERROR(ProjectAndMlp(segment, output));
   }
   return paced_[num_segments_++ % 2].Record(compute_);
@@ -174,6 +190,7 @@ absl::Status CudaPrefill::FinishLayer(int32_t layer) {
         *job_.view);
   }
   OVERTURE_RETURN_IF_ERROR(CheckStop());
+  audit_.Observe(layer, kv);
   job_.io->LayerDone(layer, kv);
   return absl::OkStatus();
 }
@@ -282,6 +299,7 @@ absl::Status CudaPrefill::Attend(Rows segment, Rows output,
       .k = k(),
       .v = v(),
       .o = Device<std::byte>(plan_.o) + offset,
+      .lse = audit_.LseOf(output.begin, output.end),
       .stride_q_row = weights_.q_size(),
       .stride_q_head = config_.head_dim,
       .stride_kv_row = config_.head_dim,
@@ -390,6 +408,7 @@ absl::Status CudaPrefill::FinalLogits() {
                                  cudaMemcpyDeviceToHost, compute_.get()),
                  "copying logits"));
   OVERTURE_RETURN_IF_ERROR(selector_.FetchCounts());
+  OVERTURE_RETURN_IF_ERROR(audit_.Fetch());
   OVERTURE_RETURN_IF_ERROR(compute_.Synchronize());
   const float* logits = Pinned<float>(plan_.host_logits);
   output_.logits.assign(logits, logits + config_.vocab_size);
@@ -446,6 +465,9 @@ absl::Status CudaPrefill::SumPhases() {
         break;
       case Phase::kAttention:
         output_.attention_seconds += millis * 1e-3;
+        break;
+      case Phase::kAudit:
+        output_.audit_seconds += millis * 1e-3;
         break;
       case Phase::kOther:
         break;

@@ -29,6 +29,7 @@
 #include "base/cuda/event.h"
 #include "base/cuda/stream.h"
 #include "engine/backend.h"
+#include "engine/cuda_row_audit.h"
 #include "engine/cuda_selector.h"
 #include "engine/cuda_weights.h"
 #include "engine/cuda_workspace.h"
@@ -69,7 +70,7 @@ class CudaPrefill {
     int64_t size() const { return end - begin; }
   };
   // What the device was busy with; of the time up to the next mark.
-  enum class Phase { kOther, kLinear, kSelector, kAttention };
+  enum class Phase { kOther, kLinear, kSelector, kAttention, kAudit };
   struct Mark {
     Phase phase;
     Event event;
@@ -138,6 +139,7 @@ class CudaPrefill {
   const Stream& compute_;
   const SegmentRule segments_;
   CudaSelector selector_;
+  CudaRowAudit audit_;
 
   int32_t layer_ = 0;
   int64_t first_output_row_ = 0;  // of this layer

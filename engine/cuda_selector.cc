@@ -63,16 +63,16 @@ CudaSelector::Layout CudaSelector::LayoutOf(const SelectorSpec& spec,
   return layout;
 }
 
-SelectorMemory CudaSelector::MemoryOf(const SelectorSpec& spec,
-                                      const ModelConfig& config,
-                                      int64_t num_tokens, int64_t num_new) {
+PartMemory CudaSelector::MemoryOf(const SelectorSpec& spec,
+                                  const ModelConfig& config, int64_t num_tokens,
+                                  int64_t num_new) {
   const Layout layout = LayoutOf(spec, config, num_tokens, num_new);
   return {.device_bytes = layout.device_bytes,
           .pinned_bytes = layout.counts.bytes};
 }
 
-SelectorMemory CudaSelector::MostMemory(const ModelConfig& config,
-                                        int64_t num_tokens) {
+PartMemory CudaSelector::MostMemory(const ModelConfig& config,
+                                    int64_t num_tokens) {
   // More columns than any configuration in use has (3,500), and more distances
   // (6,096), in one segment as long as there are.
   SelectorSpec spec{

@@ -54,12 +54,11 @@ class CudaSelector {
   // UNIMPLEMENTED naming the field that does not run here.
   static absl::Status Supports(const SelectorSpec& spec);
 
-  static SelectorMemory MemoryOf(const SelectorSpec& spec,
-                                 const ModelConfig& config, int64_t num_tokens,
-                                 int64_t num_new);
+  static PartMemory MemoryOf(const SelectorSpec& spec,
+                             const ModelConfig& config, int64_t num_tokens,
+                             int64_t num_new);
   // Enough for any selector and any number of new tokens.
-  static SelectorMemory MostMemory(const ModelConfig& config,
-                                   int64_t num_tokens);
+  static PartMemory MostMemory(const ModelConfig& config, int64_t num_tokens);
 
   // Before the first segment: clears what is counted.
   absl::Status Begin();

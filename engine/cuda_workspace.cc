@@ -55,6 +55,7 @@ CudaWorkspacePlan PlanCudaWorkspace(const ModelConfig& config,
     plan.row_scales = device.Take(chunk * kF32);
   }
   plan.selector = device.Take(shape.selector.device_bytes);
+  plan.audit = device.Take(shape.audit.device_bytes);
   plan.votes = device.Take(vote_bytes);
   plan.logits = device.Take(config.vocab_size * kF32);
   plan.probe = device.Take(probes ? probe_bytes : 0);
@@ -72,6 +73,7 @@ CudaWorkspacePlan PlanCudaWorkspace(const ModelConfig& config,
   for (MemoryRegion& kv : plan.host_kv) kv = host.Take(layer_bytes);
   for (MemoryRegion& votes : plan.host_votes) votes = host.Take(vote_bytes);
   plan.host_selector = host.Take(shape.selector.pinned_bytes);
+  plan.host_audit = host.Take(shape.audit.pinned_bytes);
   plan.host_logits = host.Take(config.vocab_size * kF32);
   plan.pinned_bytes = host.end();
   return plan;

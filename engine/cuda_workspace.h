@@ -21,9 +21,10 @@ inline constexpr int64_t kCudaPieceRows = 65536;
 // Most rows of one plan and attention call, which bounds a plan's memory.
 inline constexpr int64_t kCudaPlanRows = 65536;
 
-// What a selector works in beside a prefill's tensors.
-struct SelectorMemory {
-  int64_t device_bytes = 0;  // 0: it looks at no data
+// What a part of a prefill, its selector or its audit, works in beside the
+// tensors.
+struct PartMemory {
+  int64_t device_bytes = 0;  // 0 of a selector: it looks at no data
   int64_t pinned_bytes = 0;
 };
 
@@ -32,7 +33,8 @@ struct CudaWorkspaceShape {
   int64_t num_new = 0;     // computed ones, 1 .. num_tokens
   // Rows of the longest segment, at most kCudaMaxSegmentRows count.
   int64_t segment_rows = kCudaMaxSegmentRows;
-  SelectorMemory selector;
+  PartMemory selector;
+  PartMemory audit;
   int64_t window_rows = 0;  // that vote for a view; 0: none
   bool quantizes = false;   // products read e4m3
   bool fp8_attention = false;
@@ -78,6 +80,7 @@ struct CudaWorkspacePlan {
   MemoryRegion o_codes;      // e4m3 [chunk, num_q_heads * head_dim]
   MemoryRegion row_scales;   // fp32 [chunk], of a product's e4m3 input
   MemoryRegion selector;     // the selector's own
+  MemoryRegion audit;        // the audit's own
   MemoryRegion votes;        // fp32 [num_kv_heads, num_tokens]
   MemoryRegion logits;       // fp32 [vocab]
   MemoryRegion probe;        // scratch of a probe
@@ -90,6 +93,7 @@ struct CudaWorkspacePlan {
   std::array<MemoryRegion, 2> host_kv;     // as kv
   std::array<MemoryRegion, 2> host_votes;  // as votes
   MemoryRegion host_selector;              // the selector's own
+  MemoryRegion host_audit;                 // the audit's own
   MemoryRegion host_logits;
   int64_t pinned_bytes = 0;
 

@@ -92,6 +92,7 @@ COVERED_BY = {
     "engine/cpu_row_audit.cc": "tests/engine/cpu_backend_test.cc",
     "engine/cuda_hybrid.cc": "tests/engine/cuda_backend_test.cc",
     "engine/cuda_prefill.cc": "tests/engine/cuda_backend_test.cc",
+    "engine/cuda_row_audit.cc": "tests/engine/cuda_backend_test.cc",
     # Asked by the layer loop alone, one suite for both.
     "engine/cpu_selector.cc": "tests/engine/cpu_backend_test.cc",
     "engine/cuda_selector.cc": "tests/engine/cuda_backend_test.cc",

@@ -44,20 +44,25 @@ TEST(CudaWorkspaceTest, RegionsDoNotOverlap) {
                                                    {.num_tokens = 10007,
                                                     .num_new = 333,
                                                     .selector = {12345, 67},
+                                                    .audit = {890, 123},
                                                     .window_rows = 33},
                                                    kProbeBytes);
-  ExpectDisjoint({plan.tokens, plan.residual, plan.kv[0], plan.kv[1], plan.q,
-                  plan.o, plan.window_q, plan.normed, plan.qkv, plan.gate_up,
-                  plan.act, plan.selector, plan.votes, plan.logits, plan.probe},
-                 plan.arena_bytes);
-  ExpectDisjoint({plan.host_kv[0], plan.host_kv[1], plan.host_votes[0],
-                  plan.host_votes[1], plan.host_selector, plan.host_logits},
-                 plan.pinned_bytes);
+  ExpectDisjoint(
+      {plan.tokens, plan.residual, plan.kv[0], plan.kv[1], plan.q, plan.o,
+       plan.window_q, plan.normed, plan.qkv, plan.gate_up, plan.act,
+       plan.selector, plan.audit, plan.votes, plan.logits, plan.probe},
+      plan.arena_bytes);
+  ExpectDisjoint(
+      {plan.host_kv[0], plan.host_kv[1], plan.host_votes[0], plan.host_votes[1],
+       plan.host_selector, plan.host_audit, plan.host_logits},
+      plan.pinned_bytes);
   EXPECT_EQ(plan.kv[0].bytes, int64_t{2} * 8 * 10007 * 128 * 2);
   EXPECT_EQ(plan.residual.bytes, int64_t{333} * 4096 * 4);
   EXPECT_EQ(plan.q.bytes, int64_t{333} * 4096 * 2);
   EXPECT_EQ(plan.selector.bytes, 12345);
   EXPECT_EQ(plan.host_selector.bytes, 67);
+  EXPECT_EQ(plan.audit.bytes, 890);
+  EXPECT_EQ(plan.host_audit.bytes, 123);
 }
 
 TEST(CudaWorkspaceTest, QuantizingNeedsRoomForCodesAndScales) {
