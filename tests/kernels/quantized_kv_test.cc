@@ -71,7 +71,7 @@ TEST(TileLayoutTest, TheExponentIsTheLeastThatFits) {
   EXPECT_EQ(exponent(14.0f, fp8::kScoreCodes), 0);
   EXPECT_EQ(exponent(15.0f, fp8::kScoreCodes), 1);
   EXPECT_EQ(exponent(448.0f, fp8::kValueCodes), 0);
-  EXPECT_EQ(exponent(0.0f, fp8::kValueCodes), -16);
+  EXPECT_EQ(exponent(0.0f, fp8::kValueCodes), -10);
 }
 
 TEST(QuantizedKvTest, PartsFollowOneAnother) {
