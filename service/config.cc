@@ -173,7 +173,7 @@ constexpr Option kOptions[] = {
        return SelectorFromProto(c->selector, {}, {}).status();
      },
      "attention of requests that name none; forms:\n"
-     "docs/operations.md"},
+     "docs/clients.md"},
     {"minference_config", "",
      [](absl::string_view v, Config* c) {
        c->minference_config = std::string(v);
@@ -224,8 +224,8 @@ constexpr Option kOptions[] = {
        c->attention = *attention;
        return absl::OkStatus();
      },
-     "bf16: of dtype; fp8: e4m3, on a Hopper GPU alone,\n"
-     "dense and a_shape"},
+     "bf16: of dtype; fp8: e4m3, on a Hopper GPU (a CPU\n"
+     "simulates it); no vertical_slash, no blocks"},
     {"threads", "0",
      [](absl::string_view v, Config* c) {
        return SetInt(v, 0, 1024, &c->threads);

@@ -371,7 +371,8 @@ int Main(const std::vector<std::string>& args) {
   flags.Add("questions", &grid.questions,
             "last: the prompt ends with it; hidden: the decoder feeds it to "
             "KV that has not seen it.");
-  flags.Add("mode", &grid.mode, "single, multi_turn or multi_request.");
+  flags.Add("mode", &grid.mode,
+            "single, multi_turn, multi_request or stored_view.");
   flags.Add("turns", &grid.turns, "Questions on one context.");
   flags.Add("noise-floor", &grid.noise_floor, "Run dense over full KV twice.");
   flags.Add("noise-server", &options.noise_server,

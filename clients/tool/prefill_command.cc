@@ -28,9 +28,9 @@ absl::Status RunPrefill(CommandArgs args) {
   server.AddTo(flags);
   prompt_flags.AddTo(flags);
   flags.Add("selector", &selector,
-            "dense, a_shape:INITIAL,LOCAL, vertical_slash:VERTICAL,SLASH or "
-            "vertical_slash:per_head, the server's own sizes for each head; "
-            "the server's default if absent.");
+            "dense, a_shape:INITIAL,LOCAL, vertical_slash:VERTICAL,SLASH, "
+            "vertical_slash:per_head (the server's own sizes for each head) "
+            "and others, see docs/clients.md; the server's default if absent.");
   flags.Add("view", &view,
             "snapkv:WINDOW,CAPACITY,POOLING,WIDTH: rows to hold ready besides "
             "the full KV.");
