@@ -1,8 +1,10 @@
 #include "proto/selector_text.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cstdint>
 #include <initializer_list>
+#include <iterator>
 #include <utility>
 #include <vector>
 
@@ -44,8 +46,9 @@ class Arguments {
   explicit Arguments(absl::string_view text) {
     const std::pair<absl::string_view, absl::string_view> parts =
         absl::StrSplit(text, absl::MaxSplits(':', 1));
-    kind_ = parts.first;
+    kind_ = all_ = parts.first;
     if (kind_ == text) return;
+    all_ = parts.second;
     for (absl::string_view part : absl::StrSplit(parts.second, ',')) {
       const bool is_named = !part.empty() && absl::ascii_isalpha(part[0]);
       if (!is_named && !named_.empty()) Fail(named_[0]);  // numbers come first
@@ -66,7 +69,7 @@ class Arguments {
   void Expect(std::initializer_list<size_t> counts) {
     if (std::find(counts.begin(), counts.end(), numbers_.size()) ==
         counts.end()) {
-      Fail(absl::StrJoin(numbers_, ","));
+      Fail(numbers_.empty() ? all_ : absl::StrJoin(numbers_, ","));
     }
   }
 
@@ -114,6 +117,7 @@ class Arguments {
   }
 
   absl::string_view kind_;
+  absl::string_view all_;  // of them, the kind if there are none
   std::vector<absl::string_view> numbers_;
   std::vector<absl::string_view> named_;  // "name=value" or a word
   size_t num_asked_ = 0;
@@ -180,11 +184,16 @@ class Writer {
   explicit Writer(absl::string_view kind) : text_(kind) {}
   template <typename T>
   void Number(T value) {
-    Append(absl::StrCat(value));
+    Append(Digits(value));
   }
   template <typename T>
   void Named(absl::string_view name, T value) {
-    if (value != T{0}) Append(absl::StrCat(name, "=", value));
+    if (value != T{0}) NamedAlways(name, value);
+  }
+  // For fields of which zero is not the same as none.
+  template <typename T>
+  void NamedAlways(absl::string_view name, T value) {
+    Append(absl::StrCat(name, "=", Digits(value)));
   }
   void Word(absl::string_view name, bool stands) {
     if (stands) Append(name);
@@ -192,6 +201,12 @@ class Writer {
   std::string text() const { return text_; }
 
  private:
+  // As few digits as are read as the same number.
+  template <typename T>
+  static std::string Digits(T value) {
+    char buffer[32];
+    return {buffer, std::to_chars(buffer, std::end(buffer), value).ptr};
+  }
   void Append(absl::string_view part) {
     absl::StrAppend(&text_, has_arguments_ ? "," : ":", part);
     has_arguments_ = true;
@@ -274,7 +289,9 @@ std::string SelectorText(const Selector& selector) {
       out.Number(selector.oracle().density());
       break;
   }
-  out.Named("dense_until", selector.dense_until());
+  if (selector.has_dense_until()) {
+    out.NamedAlways("dense_until", selector.dense_until());
+  }
   out.Named("skip", selector.skip_threshold());
   return out.text();
 }

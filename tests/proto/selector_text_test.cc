@@ -68,7 +68,8 @@ TEST(SelectorTextTest, WhatIsWrittenIsReadAsTheSame) {
         "vertical_slash:100,200,mass=0.95,threshold=0.1,means,dense_until=256",
         "vertical_slash:count=100,whole_prompt", "blocks",
         "blocks:threshold=0.1,means,initial=4,local=64,skip=0.5",
-        "random_blocks:0.25,7", "oracle:0.25"}) {
+        "random_blocks:0.25,7", "oracle:0.25", "blocks:dense_until=0",
+        "oracle:0.123456776", "blocks:threshold=1e-45"}) {
     EXPECT_EQ(SelectorText(Parsed(text)), text);
   }
   EXPECT_EQ(SelectorText(Selector()), "default");
@@ -104,6 +105,11 @@ TEST(SelectorTextTest, WhatIsNoSelectorIsNamed) {
   }
   EXPECT_THAT(ParseSelector("a_shape:x,2").status(),
               StatusIs(kInvalid, HasSubstr("at 'x'")));
+  // What should have been a number, or its absence.
+  EXPECT_THAT(ParseSelector("oracle:inf").status(),
+              StatusIs(kInvalid, HasSubstr("at 'inf'")));
+  EXPECT_THAT(ParseSelector("random_blocks").status(),
+              StatusIs(kInvalid, HasSubstr("at 'random_blocks'")));
 }
 
 }  // namespace
