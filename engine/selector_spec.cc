@@ -47,6 +47,14 @@ absl::Status CheckBlockMultiple(absl::string_view field, int64_t value) {
                    ", must be a multiple of ", kTokensPerBlock));
 }
 
+// Of a_shape and tri_shape.
+absl::Status CheckWindow(absl::string_view kind, const SelectorSpec& spec) {
+  OVERTURE_RETURN_IF_ERROR(CheckRange(absl::StrCat(kind, ".num_initial"),
+                                      spec.num_initial, 0, kMaxInt32));
+  return CheckRange(absl::StrCat(kind, ".num_local"), spec.num_local, 1,
+                    kMaxInt32);
+}
+
 absl::Status CheckKind(const SelectorSpec& spec) {
   using Kind = SelectorSpec::Kind;
   switch (spec.kind) {
@@ -54,12 +62,10 @@ absl::Status CheckKind(const SelectorSpec& spec) {
       return absl::OkStatus();
     case Kind::kTriShape:
       OVERTURE_RETURN_IF_ERROR(
-          CheckRange("num_last", spec.num_last, 1, kMaxInt32));
-      [[fallthrough]];
+          CheckRange("tri_shape.num_last", spec.num_last, 1, kMaxInt32));
+      return CheckWindow("tri_shape", spec);
     case Kind::kAShape:
-      OVERTURE_RETURN_IF_ERROR(
-          CheckRange("num_initial", spec.num_initial, 0, kMaxInt32));
-      return CheckRange("num_local", spec.num_local, 1, kMaxInt32);
+      return CheckWindow("a_shape", spec);
     case Kind::kDynamic:
       if (!spec.head_sizes.empty()) return absl::OkStatus();
       OVERTURE_RETURN_IF_ERROR(WithContext(
@@ -71,8 +77,10 @@ absl::Status CheckKind(const SelectorSpec& spec) {
       return CheckRange("vertical_slash.slash", spec.vertical_slash.slash, 1,
                         kMaxInt32);
     case Kind::kRandomBlocks:
+      return CheckShare("random_blocks.density", spec.block_density, false,
+                        true);
     case Kind::kOracle:
-      return CheckShare("block_density", spec.block_density, false, true);
+      return CheckShare("oracle.density", spec.block_density, false, true);
   }
   return absl::InvalidArgumentError(absl::StrCat(
       "selector.kind is ", static_cast<int>(spec.kind), ", must be 0 to 5"));

@@ -1,5 +1,7 @@
 #include "service/convert.h"
 
+#include <utility>
+
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
@@ -59,7 +61,15 @@ absl::Status SizesFromProto(const v1::Selector::VerticalSlash& in,
   return absl::OkStatus();
 }
 
-VerticalSlashSize BlocksFromProto(const v1::Selector::Blocks& in) {
+absl::Status BlocksFromProto(const v1::Selector::Blocks& in,
+                             VerticalSlashSize* out) {
+  for (const auto& [name, value] :
+       {std::pair<absl::string_view, int32_t>{"num_initial", in.num_initial()},
+        {"num_local", in.num_local()}}) {
+    if (value >= 0) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "selector.blocks.", name, " is ", value, ", must be at least 0"));
+  }
   int32_t num_initial = kBlocksInitial;
   int32_t num_local = kBlocksLocal;
   SetUnlessZero(in.num_initial(), &num_initial);
@@ -71,7 +81,8 @@ VerticalSlashSize BlocksFromProto(const v1::Selector::Blocks& in) {
     size.blocks.threshold = kBlockThreshold;
   }
   size.blocks.correct_means = in.correct_means();
-  return size;
+  *out = size;
+  return absl::OkStatus();
 }
 
 void SizesToProto(const engine::SelectorSpec& spec, v1::Selector* selector) {
@@ -116,7 +127,8 @@ absl::StatusOr<engine::SelectorSpec> SelectorFromProto(
     case v1::Selector::KIND_NOT_SET:
       if (selector.ByteSizeLong() > 0) {
         return absl::InvalidArgumentError(
-            "selector: dense_until or skip_threshold without a kind");
+            "selector: dense_until, skip_threshold or what this server does "
+            "not know, without a kind that it knows");
       }
       return fallback;
     case v1::Selector::kDense:
@@ -140,7 +152,8 @@ absl::StatusOr<engine::SelectorSpec> SelectorFromProto(
       break;
     case v1::Selector::kBlocks:
       spec.kind = Kind::kDynamic;
-      spec.vertical_slash = BlocksFromProto(selector.blocks());
+      OVERTURE_RETURN_IF_ERROR(
+          BlocksFromProto(selector.blocks(), &spec.vertical_slash));
       break;
     case v1::Selector::kRandomBlocks:
       spec.kind = Kind::kRandomBlocks;
@@ -152,7 +165,7 @@ absl::StatusOr<engine::SelectorSpec> SelectorFromProto(
       spec.block_density = selector.oracle().density();
       break;
   }
-  OVERTURE_RETURN_IF_ERROR(WithContext(engine::Validate(spec), "selector"));
+  OVERTURE_RETURN_IF_ERROR(engine::Validate(spec));
   return spec;
 }
 

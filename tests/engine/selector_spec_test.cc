@@ -119,9 +119,9 @@ TEST(SelectorSpecTest, RefusalsNameFieldValueAndLimit) {
                 StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(text)));
   };
   expect({.kind = Kind::kAShape, .num_initial = -1},
-         "selector.num_initial is -1, must be in [0");
+         "selector.a_shape.num_initial is -1, must be in [0");
   expect({.kind = Kind::kAShape, .num_local = 0},
-         "selector.num_local is 0, must be in [1");
+         "selector.a_shape.num_local is 0, must be in [1");
   expect({.kind = Kind::kDynamic, .vertical_slash = {.vertical = 0}},
          "selector.vertical_slash.vertical is 0");
   expect({.kind = Kind::kDynamic, .vertical_slash = {.slash = -5}},
@@ -134,11 +134,12 @@ TEST(SelectorSpecTest, RefusalsNameFieldValueAndLimit) {
          "must be in [256, 262144]");
   expect({.kind = Kind::kDynamic, .vertical_slash = {.forced_distances = 0}},
          "selector.vertical_slash: forced_distances is 0");
-  expect({.kind = Kind::kTriShape, .num_last = 0}, "selector.num_last is 0");
+  expect({.kind = Kind::kTriShape, .num_last = 0},
+         "selector.tri_shape.num_last is 0");
   expect({.kind = Kind::kOracle, .block_density = 0},
-         "selector.block_density is 0, must be within (0, 1]");
+         "selector.oracle.density is 0, must be within (0, 1]");
   expect({.kind = Kind::kRandomBlocks, .block_density = NAN},
-         "selector.block_density is nan");
+         "selector.random_blocks.density is nan");
   expect({.kind = Kind::kAShape, .dense_until = 100},
          "selector.dense_until is 100, must be a multiple of 256");
   expect({.skip_threshold = 1},

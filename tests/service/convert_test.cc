@@ -1,5 +1,7 @@
 #include "service/convert.h"
 
+#include <string>
+
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "proto/selector_text.h"
@@ -54,6 +56,22 @@ TEST(ConvertTest, NoKindWithSettingsIsRefused) {
   selector.set_dense_until(0);
   EXPECT_THAT(SelectorFromProto(selector, {}, {}),
               StatusIs(kBad, HasSubstr("without a kind")));
+  // A kind of a later version: a length-delimited field 11.
+  v1::Selector later;
+  ASSERT_TRUE(later.ParseFromString(std::string("\x5a\x00", 2)));
+  EXPECT_THAT(SelectorFromProto(later, {}, {}),
+              StatusIs(kBad, HasSubstr("what this server does not know")));
+}
+
+TEST(ConvertTest, WhatIsWrongIsNamedAsInTheMessage) {
+  v1::Selector selector;
+  selector.mutable_blocks()->set_num_local(-1);
+  EXPECT_THAT(SelectorFromProto(selector, {}, {}),
+              StatusIs(kBad, HasSubstr("selector.blocks.num_local is -1, must "
+                                       "be at least 0")));
+  selector.mutable_oracle()->set_density(2);
+  EXPECT_THAT(SelectorFromProto(selector, {}, {}),
+              StatusIs(kBad, HasSubstr("selector.oracle.density is 2, must")));
 }
 
 TEST(ConvertTest, SizesPerHeadAreTheServersOwn) {
@@ -98,7 +116,7 @@ TEST(ConvertTest, AShapeSizesAreTakenAsTheyAre) {
   v1::Selector selector;
   selector.mutable_a_shape()->set_num_local(0);
   EXPECT_THAT(SelectorFromProto(selector, {}, {}),
-              StatusIs(kBad, HasSubstr("selector: ")));
+              StatusIs(kBad, HasSubstr("selector.a_shape.num_local is 0")));
   selector.mutable_a_shape()->set_num_local(1);
   OVERTURE_ASSERT_OK_AND_ASSIGN(const engine::SelectorSpec spec,
                                 SelectorFromProto(selector, {}, {}));
