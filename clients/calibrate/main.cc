@@ -197,6 +197,11 @@ absl::Status Run(const Options& options) {
     return absl::InvalidArgumentError(
         absl::StrCat("--seed is ", options.seed, ", must be at least 0"));
   }
+  OVERTURE_RETURN_IF_ERROR(WithContext(CheckWritable(options.out), "--out"));
+  if (!options.minference_out.empty()) {
+    OVERTURE_RETURN_IF_ERROR(
+        WithContext(CheckWritable(options.minference_out), "--minference-out"));
+  }
   OVERTURE_ASSIGN_OR_RETURN(const LocalModel model,
                             LocalModel::Load(options.model));
   OVERTURE_ASSIGN_OR_RETURN(const std::vector<Sample> samples,

@@ -57,6 +57,7 @@ std::string PromptName(const PromptFlags& flags) {
 }
 
 absl::Status Run(const Options& options, const FlagParser& flags) {
+  OVERTURE_RETURN_IF_ERROR(WithContext(CheckWritable(options.out), "--out"));
   OVERTURE_ASSIGN_OR_RETURN(const PromptFlags::Prompt prompt,
                             options.prompt.Read(flags));
   OVERTURE_ASSIGN_OR_RETURN(const LocalModel model,

@@ -28,22 +28,44 @@ absl::Status Write(const std::string& path, absl::string_view text) {
   return closed ? absl::OkStatus() : failed(errno);
 }
 
-}  // namespace
-
-absl::Status WriteFile(const std::string& path, absl::string_view text) {
+// Something is there that is no regular file.
+bool IsSpecial(const std::string& path) {
   std::error_code ignored;
   const std::filesystem::file_status old =
       std::filesystem::symlink_status(path, ignored);
-  if (std::filesystem::exists(old) && !std::filesystem::is_regular_file(old)) {
-    return Write(path, text);
-  }
-  const std::string beside = absl::StrCat(path, ".new");
+  return std::filesystem::exists(old) && !std::filesystem::is_regular_file(old);
+}
+
+std::string Beside(const std::string& path) {
+  return absl::StrCat(path, ".new");
+}
+
+}  // namespace
+
+absl::Status WriteFile(const std::string& path, absl::string_view text) {
+  if (IsSpecial(path)) return Write(path, text);
+  const std::string beside = Beside(path);
   absl::Status status = Write(beside, text);
   if (status.ok() && std::rename(beside.c_str(), path.c_str()) != 0) {
     status = absl::ErrnoToStatus(errno, absl::StrCat("cannot replace ", path));
   }
   if (!status.ok()) unlink(beside.c_str());
   return status;
+}
+
+absl::Status CheckWritable(const std::string& path) {
+  if (path.empty()) {
+    return absl::InvalidArgumentError("the file to write has an empty name");
+  }
+  if (!IsSpecial(path)) {
+    const std::string beside = Beside(path);
+    absl::Status status = Write(beside, "");
+    if (status.ok()) unlink(beside.c_str());
+    return status;
+  }
+  std::error_code ignored;
+  if (!std::filesystem::is_directory(path, ignored)) return absl::OkStatus();
+  return absl::ErrnoToStatus(EISDIR, absl::StrCat("cannot write ", path));
 }
 
 }  // namespace overture::clients

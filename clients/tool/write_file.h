@@ -14,4 +14,9 @@ namespace overture::clients {
 // file.
 absl::Status WriteFile(const std::string& path, absl::string_view text);
 
+// Whether WriteFile could, as far as can be known before: for programs that
+// compute for minutes first. Leaves nothing behind. INVALID_ARGUMENT if the
+// path is empty, other errors as above.
+absl::Status CheckWritable(const std::string& path);
+
 }  // namespace overture::clients

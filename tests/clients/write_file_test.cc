@@ -52,5 +52,20 @@ TEST_F(WriteFileTest, SaysWhatTheSystemSays) {
                        HasSubstr("/dev/full: No space left")));
 }
 
+TEST_F(WriteFileTest, WhetherItCouldIsKnownBefore) {
+  OVERTURE_EXPECT_OK(CheckWritable(path_));
+  OVERTURE_ASSERT_OK(WriteFile(path_, "old"));
+  OVERTURE_EXPECT_OK(CheckWritable(path_));
+  EXPECT_EQ(ReadTextFile(path_).value(), "old");
+  EXPECT_FALSE(std::filesystem::exists(path_ + ".new"));
+  OVERTURE_EXPECT_OK(CheckWritable("/dev/null"));
+
+  EXPECT_THAT(CheckWritable(""), StatusIs(absl::StatusCode::kInvalidArgument));
+  EXPECT_THAT(CheckWritable(dir_.Join("absent/summary.md")),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("No such file")));
+  EXPECT_THAT(CheckWritable(dir_.Join("")).message(),
+              HasSubstr("Is a directory"));
+}
+
 }  // namespace
 }  // namespace overture::clients
